@@ -1,0 +1,1 @@
+"""What Ridgeline's components agree on: ids, errors, clock, hashes, KV groups, step shapes, wire messages. No I/O."""

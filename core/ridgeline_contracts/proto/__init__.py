@@ -1,0 +1,1 @@
+"""The gRPC contracts (`*.proto`) and the stubs generated from them by `make proto`."""
