@@ -157,7 +157,7 @@ def sha256_of_file(path: Path) -> str:
 def weights_revision(files: Iterable[ModelFile]) -> str:
     """Hex SHA-256 over name, size and hash of config.json and of each safetensors file, in name order.
 
-    config.json counts because the same matrices under another rope base or epsilon give other keys and values.
+    config.json counts because the same matrices under another rope base give other keys and values.
     """
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.name):
@@ -172,7 +172,7 @@ def tokenizer_hash(tokenizer_json: bytes, chat_template: str | None) -> str:
 
 
 def read_manifest(folder: Path) -> JsonObject | None:
-    """The parsed manifest.json of a folder, or None where there is none. Raises SettingsError for a strange one."""
+    """The parsed manifest.json of a folder, None if it has none. Raises SettingsError for a strange one."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
         return None
@@ -198,7 +198,7 @@ def manifest_files(folder: Path, manifest: Mapping[str, Any]) -> tuple[ModelFile
 
 
 def read_chat_template(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
-    """The chat template's Jinja source: chat_template.jinja, else tokenizer_config.json's (its `default` if many)."""
+    """The Jinja source: of chat_template.jinja, else tokenizer_config.json's (the `default` one of many)."""
     if (folder / CHAT_TEMPLATE_FILE).is_file():
         return (folder / CHAT_TEMPLATE_FILE).read_text(encoding="utf-8")
     template = tokenizer_config.get("chat_template")
@@ -237,7 +237,13 @@ def _weight_file_names(folder: Path) -> tuple[str, ...]:
         weight_map = read_json_object(index_path).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise SettingsError(f"{index_path} has no weight_map: download the model again")
-        return tuple(sorted({str(name) for name in weight_map.values()}))
+        shards = sorted({str(name) for name in weight_map.values()})
+        outside = [name for name in shards if Path(name).name != name]
+        if outside:
+            raise SettingsError(f"{index_path} names {outside[0]!r}: a shard must lie beside its index")
+        return tuple(shards)
+    if (folder / WEIGHTS_FILE).is_file():
+        return (WEIGHTS_FILE,)
     return tuple(sorted(path.name for path in folder.glob("*.safetensors"))) or (WEIGHTS_FILE,)
 
 
@@ -249,7 +255,7 @@ def _listed_files(folder: Path, manifest: JsonObject) -> tuple[ModelFile, ...]:
 
 
 def _check_unchanged(folder: Path, file: ModelFile) -> None:
-    """Cheap check against the manifest: size and time for weights, the hash too for small JSON and text files."""
+    """Cheap check against the manifest: sizes and times, and the hash of everything that is not weights."""
     path = folder / file.name
     if not path.is_file():
         raise NotFound(f"{path} is missing though the manifest lists it: fetch the model again with --force")

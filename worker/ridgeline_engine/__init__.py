@@ -1,1 +1,1 @@
-"""The engine: sequences, block pool, prefix cache, scheduler, and the executor seam. No torch outside executors."""
+"""The engine: sequences, block pool, prefix cache, scheduler, executor seam. No torch but in executors."""

@@ -8,6 +8,8 @@ from ridgeline_contracts.errors import RidgelineError
 from ridgeline_contracts.ids import Attempt, RequestId, TenantId
 from ridgeline_contracts.sampling import SamplingParams, TokenLogprob
 
+_NO_TENANT = TenantId("")
+
 
 class RequestKey(NamedTuple):
     """A request id may come again: only together with its attempt does it name one piece of work."""
@@ -30,10 +32,11 @@ class Request:
     sampling: SamplingParams
     choices: int = 1
     emitted: tuple[tuple[int, ...], ...] = ()
-    """By choice: tokens that an earlier attempt delivered. Generation goes on after them, at their positions."""
+    """By choice: tokens that an earlier attempt delivered. Generation goes on after them, at their
+    positions."""
     salt: bytes = b""
     adapter_revision: str = ""
-    tenant: TenantId = TenantId("")
+    tenant: TenantId = _NO_TENANT
     weight: float = 1.0
     priority: PriorityClass = PriorityClass.INTERACTIVE
     deadline_ms: float | None = None
@@ -52,6 +55,7 @@ class Counts:
     """Kept apart: speculation computes more than it accepts, overshoot accepts more than it emits.
 
     `computed_tokens` counts positions run through the model, prompt and output, recomputation included.
+    Accepted and emitted tokens are this attempt's: what earlier attempts delivered is not counted again.
     """
 
     prompt_tokens: int

@@ -1,14 +1,15 @@
 """The executor seam: what the engine tells an executor, and what it hears back.
 
-A plan is a delta over stable slots. The executor keeps per slot: the block tables, the sampling parameters and the
-penalty state; the engine keeps everything that decides. The sampler lives behind the seam, on the device.
+A plan is a delta over stable slots. The executor keeps per slot: the block tables, the sampling parameters
+and the penalty state; the engine keeps everything that decides. The sampler lives behind the seam, on the
+device.
 
     launch = executor.launch(plan)       # returns at once; at most two launches are open
     executor.sample(launch, masks)       # masks may be filled while the device runs
     result = executor.complete(launch)   # waits
 
-Random numbers are addressed, not streamed: by (seed, choice, output position, draw), so that batching, compaction,
-preemption and continuation do not change a seeded text.
+Random numbers are addressed, not streamed: by (seed, choice, output position, draw), so that batching,
+compaction, preemption and continuation do not change a seeded text.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +44,8 @@ InputToken: TypeAlias = int | TokenRef
 
 @dataclass(frozen=True, slots=True)
 class SlotAdmit:
-    """A new owner of a slot. Its block tables start empty and its penalty state is built from `prompt` and `output`."""
+    """A new owner of a slot. Its block tables start empty and its penalty state is built from `prompt` and
+    `output`."""
 
     slot: SlotId
     generation: Generation
@@ -55,7 +57,8 @@ class SlotAdmit:
     output: tuple[int, ...] = ()
     """Tokens that were emitted before (an earlier attempt, or before a preemption)."""
     eos_token_ids: tuple[int, ...] = ()
-    """For min_tokens: these, and the stop token ids, are masked until it is reached. Empty under ignore_eos."""
+    """For min_tokens: these, and the stop token ids, are masked until it is reached. Empty under
+    ignore_eos."""
     adapter_slot: int | None = None
 
 
@@ -77,7 +80,8 @@ class CopyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """One whole block of one group. Copies run in the order given, after the launches before and before the rows."""
+    """One whole block of one group. Copies run in the order given, after the launches before and before the
+    rows."""
 
     kind: CopyKind
     group: GroupId
@@ -87,15 +91,16 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """One slot's part of a step: `tokens` at positions start, start+1, ...; KV is written for each of them."""
+    """One slot's part of a step: `tokens` at positions start, start+1, ...; KV is written for each of
+    them."""
 
     slot: SlotId
     generation: Generation
     tokens: tuple[InputToken, ...]
     start: int
     logits: int
-    """How many of the last positions want logits and a sampled token: 0 in the middle of a prompt, 1 at its end and
-    in decode, 1 + drafts when verifying."""
+    """How many of the last positions want logits and a sampled token: 0 in the middle of a prompt, 1 at its
+    end and in decode, 1 + drafts when verifying."""
     output_position: int
     """Index in the output of the first token sampled here: the address of its random numbers."""
     draft_tokens: int = 0
@@ -129,7 +134,8 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Rows in the plan's order. `device_ms` is the time from the start of the work to its end on the device."""
+    """Rows in the plan's order. `device_ms` is the time from the start of the work to its end on the
+    device."""
 
     launch: LaunchId
     rows: tuple[RowResult, ...]
@@ -140,7 +146,8 @@ class KVAllocator(Protocol):
     """Gives the memory that holds KV: private, shared between processes, or registered with a NIC."""
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Zeroed, aligned to at least 64 bytes, alive until `close`. Raises OutOfMemory naming size and limit."""
+        """Zeroed, aligned to at least 64 bytes, alive until `close`. Raises OutOfMemory naming size and
+        limit."""
         ...
 
     def close(self) -> None: ...

@@ -1169,6 +1169,26 @@ Global___LoadRequest: _TypeAlias = LoadRequest  # noqa: Y015
 class LoadReport(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TokenizerFilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     WORKER_ID_FIELD_NUMBER: _builtins.int
     WORKER_INCARNATION_FIELD_NUMBER: _builtins.int
     CORE_INCARNATION_FIELD_NUMBER: _builtins.int
@@ -1183,6 +1203,8 @@ class LoadReport(_message.Message):
     CAPACITY_UNITS_FIELD_NUMBER: _builtins.int
     VARIANTS_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    TOKENIZER_FILES_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     worker_incarnation: _builtins.str
     core_incarnation: _builtins.str
@@ -1196,12 +1218,18 @@ class LoadReport(_message.Message):
     capacity_units: _builtins.float
     """Requests per second at the reference workload."""
     role: _builtins.str
+    pool: _builtins.str
+    """The pool that this worker belongs to, for pins."""
     @_builtins.property
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassLoad]: ...
     @_builtins.property
     def step_model(self) -> Global___StepCoefficients: ...
     @_builtins.property
     def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variant]: ...
+    @_builtins.property
+    def tokenizer_files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As in WorkerHello, so that who only watches the load can tell gateways what to fetch."""
+
     def __init__(
         self,
         *,
@@ -1219,10 +1247,12 @@ class LoadReport(_message.Message):
         capacity_units: _builtins.float = ...,
         variants: _abc.Iterable[Global___Variant] | None = ...,
         role: _builtins.str = ...,
+        tokenizer_files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        pool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["step_model", b"step_model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "capacity_units", b"capacity_units", "classes", b"classes", "core_incarnation", b"core_incarnation", "draining", b"draining", "free_blocks", b"free_blocks", "ready", b"ready", "role", b"role", "running", b"running", "step_model", b"step_model", "total_blocks", b"total_blocks", "variants", b"variants", "worker_id", b"worker_id", "worker_incarnation", b"worker_incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "capacity_units", b"capacity_units", "classes", b"classes", "core_incarnation", b"core_incarnation", "draining", b"draining", "free_blocks", b"free_blocks", "pool", b"pool", "ready", b"ready", "role", b"role", "running", b"running", "step_model", b"step_model", "tokenizer_files", b"tokenizer_files", "total_blocks", b"total_blocks", "variants", b"variants", "worker_id", b"worker_id", "worker_incarnation", b"worker_incarnation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,7 +96,9 @@ def running_platform(folder: Path, *flags: str, ready_within_s: float = 240) -> 
     platform = Platform(supervisor, ready_path, log_path)
     try:
         wait_until(
-            lambda: ready_path.exists() or supervisor.poll() is not None, timeout_s=ready_within_s, what="ready file"
+            lambda: ready_path.exists() or supervisor.poll() is not None,
+            timeout_s=ready_within_s,
+            what="ready file",
         )
         assert supervisor.poll() is None, f"`ridgeline up` ended:\n{platform.log_tail()}"
         yield platform

@@ -14,10 +14,12 @@
 #define RL_TILE_ROWS 6
 #endif
 
+#define RL_MAX_VECS (4 * RL_NV) /* widest tile, in vectors; arrays of fixed size are what GCC keeps in registers */
+
 /* Where an output tile starts from. */
 typedef enum { RL_FROM_ZERO, RL_FROM_BIAS, RL_FROM_OUT } rl_start;
 
-RL_INLINE void micro_begin(const int rows, const int vecs, vf acc[rows][vecs], rl_start start, const float *bias,
+RL_INLINE void micro_begin(const int rows, const int vecs, vf acc[RL_TILE_ROWS][RL_MAX_VECS], rl_start start, const float *bias,
                            const float *c, long ldc) {
     RL_UNROLL for (int r = 0; r < rows; r++)
         RL_UNROLL for (int v = 0; v < vecs; v++)
@@ -26,45 +28,51 @@ RL_INLINE void micro_begin(const int rows, const int vecs, vf acc[rows][vecs], r
                                                 : (vf){0};
 }
 
-RL_INLINE void micro_end(const int rows, const int vecs, vf acc[rows][vecs], float *c, long ldc) {
+RL_INLINE void micro_end(const int rows, const int vecs, vf acc[RL_TILE_ROWS][RL_MAX_VECS], float *c, long ldc) {
     RL_UNROLL for (int r = 0; r < rows; r++)
         RL_UNROLL for (int v = 0; v < vecs; v++) vf_store(c + r * ldc + v * RL_LANES, acc[r][v]);
 }
 
-/* fp32 weights: row k of panel p starts at w + p * panel_stride + k * ldw. */
-RL_INLINE void micro_f32(const int rows, const int panels, const float *x, long ldx, const float *w, long ldw,
-                         long panel_stride, long depth, rl_start start, const float *bias, float *c, long ldc) {
-    vf acc[rows][panels * RL_NV];
+/* fp32 weights: row k of panel p starts at w + p * panel_stride + k * ldw. x[row][k] is at x + row * ldx + k * ldk. */
+RL_INLINE void micro_f32(const int rows, const int panels, const float *x, long ldx, long ldk, const float *w,
+                         long ldw, long panel_stride, long depth, rl_start start, const float *bias, float *c, long ldc) {
+    vf acc[RL_TILE_ROWS][RL_MAX_VECS];
     micro_begin(rows, panels * RL_NV, acc, start, bias, c, ldc);
     for (long k = 0; k < depth; k++) {
-        vf wk[panels * RL_NV];
+        vf wk[RL_MAX_VECS];
         RL_UNROLL for (int v = 0; v < panels * RL_NV; v++)
             wk[v] = vf_load(w + k * ldw + (v / RL_NV) * panel_stride + (v % RL_NV) * RL_LANES);
         RL_UNROLL for (int r = 0; r < rows; r++) {
-            vf xk = vf_splat(x[r * ldx + k]);
-            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) acc[r][v] += xk * wk[v];
+            vf xk = vf_splat(x[r * ldx + k * ldk]);
+            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) vf_fma(&acc[r][v], xk, wk[v]);
         }
     }
     micro_end(rows, panels * RL_NV, acc, c, ldc);
 }
 
+RL_INLINE vu load_pairs(const uint16_t *w, long k, int v, long panel_stride) {
+    return *(const vu_u *)(w + k * RL_PANEL + (v / RL_NV) * panel_stride + (v % RL_NV) * 2 * RL_LANES);
+}
+
 /* bf16 weights, two neighbouring k of one output sharing a 32-bit word: pair j of panel p is 16 words at
  * w + p * panel_stride + 32 * j. `depth` is even. */
-RL_INLINE void micro_bf16(const int rows, const int panels, const float *x, long ldx, const uint16_t *w,
+RL_INLINE void micro_bf16(const int rows, const int panels, const float *x, long ldx, long ldk, const uint16_t *w,
                           long panel_stride, long depth, rl_start start, const float *bias, float *c, long ldc) {
-    vf acc[rows][panels * RL_NV];
+    vf acc[RL_TILE_ROWS][RL_MAX_VECS];
     micro_begin(rows, panels * RL_NV, acc, start, bias, c, ldc);
     for (long k = 0; k < depth; k += 2) {
-        vu even[panels * RL_NV], odd[panels * RL_NV];
-        RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) {
-            vu both = *(const vu_u *)(w + k * RL_PANEL + (v / RL_NV) * panel_stride + (v % RL_NV) * 2 * RL_LANES);
-            even[v] = both << 16;
-            odd[v] = both & 0xffff0000u;
-        }
+        /* Even then odd, each from its own load: with both at hand the tile would not fit 16 registers. */
+        vf wk[RL_MAX_VECS];
+        RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) wk[v] = (vf)(load_pairs(w, k, v, panel_stride) << 16);
         RL_UNROLL for (int r = 0; r < rows; r++) {
-            vf x0 = vf_splat(x[r * ldx + k]), x1 = vf_splat(x[r * ldx + k + 1]);
-            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) acc[r][v] += x0 * (vf)even[v];
-            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) acc[r][v] += x1 * (vf)odd[v];
+            vf xk = vf_splat(x[r * ldx + k * ldk]);
+            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) vf_fma(&acc[r][v], xk, wk[v]);
+        }
+        RL_UNROLL for (int v = 0; v < panels * RL_NV; v++)
+            wk[v] = (vf)(load_pairs(w, k, v, panel_stride) & 0xffff0000u);
+        RL_UNROLL for (int r = 0; r < rows; r++) {
+            vf xk = vf_splat(x[r * ldx + (k + 1) * ldk]);
+            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) vf_fma(&acc[r][v], xk, wk[v]);
         }
     }
     micro_end(rows, panels * RL_NV, acc, c, ldc);

@@ -43,6 +43,15 @@ RL_INLINE vf vf_load(const float *p) { return *(const vf_u *)p; }
 RL_INLINE void vf_store(float *p, vf v) { *(vf_u *)p = v; }
 RL_INLINE vf vf_splat(float s) { return s - (vf){0}; }
 
+/* acc += a * b. Spelled out where GCC would pick a form that needs a move and then run out of registers. */
+RL_INLINE void vf_fma(vf *acc, vf a, vf b) {
+#if defined(__FMA__) && RL_LANES == 8
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*acc) : "x"(a), "x"(b));
+#else
+    *acc += a * b;
+#endif
+}
+
 /* RL_LANES consecutive bf16 values, widened. */
 RL_INLINE vf vf_load_bf16(const uint16_t *p) {
     vu wide = __builtin_convertvector(*(const vh_u *)p, vu) << 16;
@@ -109,18 +118,15 @@ RL_INLINE vf vf_exp2(vf x) {
 
 #define RL_LOG2E 1.44269504088896340736f
 
-/* Runs body(task) for every task, handed out one by one: a slow thread holds up no other. */
-#define RL_PARALLEL_TASKS(threads, tasks, task, body)                                        \
-    do {                                                                                     \
-        const long rl_tasks = (tasks);                                                       \
-        const int rl_threads = (threads) < rl_tasks ? (threads) : (int)rl_tasks;             \
-        if (rl_threads <= 1) {                                                               \
-            for (long task = 0; task < rl_tasks; task++) { body; }                           \
-        } else {                                                                             \
-            atomic_long rl_next = 0;                                                         \
-            _Pragma("omp parallel num_threads(threads)")                                     \
-            for (long task; (task = atomic_fetch_add(&rl_next, 1)) < rl_tasks;) { body; }    \
-        }                                                                                    \
-    } while (0)
+/* Runs body(job, task) for every task, handed out one by one: a slow thread holds up no other. */
+RL_INLINE void parallel_tasks(int threads, long tasks, void (*body)(const void *job, long task), const void *job) {
+    if (threads <= 1 || tasks <= 1) {
+        for (long task = 0; task < tasks; task++) body(job, task);
+        return;
+    }
+    atomic_long next = 0;
+#pragma omp parallel num_threads(threads)
+    for (long task; (task = atomic_fetch_add(&next, 1)) < tasks;) body(job, task);
+}
 
 #endif

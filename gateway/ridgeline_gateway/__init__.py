@@ -1,0 +1,1 @@
+"""What tenants touch: the OpenAI-compatible HTTP API, keys, quotas, tokenising, and streams of text."""

@@ -1,0 +1,247 @@
+"""An executor without a model, for tests of the engine: the next token is a hash of all tokens it reads.
+
+It reads them where a real one reads keys and values: through the slot's block tables, out of physical blocks
+that keep what was last written. A wrong table, a stale page, a wrong prefix hit or a lost copy gives other
+tokens than `expected_output`, which never saw a block.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+from ridgeline_contracts.capabilities import Capabilities
+from ridgeline_contracts.clock import VirtualClock
+from ridgeline_contracts.kv import BlockId, GroupId, KVDtype, KVGroup, KVKind
+from ridgeline_contracts.sampling import SamplingParams, TokenLogprob
+from ridgeline_contracts.step import StepCoefficients, StepShape
+from ridgeline_engine.sampler_oracle import Floats32, SamplerRow, sample_row
+from ridgeline_engine.seam import (
+    CopyKind,
+    LaunchId,
+    RowPlan,
+    RowResult,
+    SlotAdmit,
+    SlotId,
+    StepPlan,
+    StepResult,
+    TokenMask,
+    TokenRef,
+)
+
+VOCAB_TOKENS = 40
+EOS_TOKEN_ID = 3
+FAKE_STEP = StepCoefficients(
+    base_ms=2.0,
+    per_row_ms=0.25,
+    per_context_token_ms=0.001,
+    per_prefill_token_ms=0.125,
+    per_prefill_context_ms=0.0005,
+)
+
+
+def kv_group(number: int = 0, *, block_tokens: int = 16) -> KVGroup:
+    return KVGroup(GroupId(number), (number,), KVKind.FULL, block_tokens, 1, 8, KVDtype.FP32)
+
+
+def fake_logits(context: Sequence[int]) -> Floats32:
+    """float32 [VOCAB_TOKENS], a function of all tokens before."""
+    digest = blake2b(np.asarray(context, dtype=np.int64).tobytes(), digest_size=8).digest()
+    words = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+    return words.standard_normal(VOCAB_TOKENS).astype(np.float32)
+
+
+def expected_output(
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    *,
+    seed: int = 0,
+    choice: int = 0,
+    eos_token_ids: tuple[int, ...] = (EOS_TOKEN_ID,),
+) -> tuple[int, ...]:
+    """The whole output of one choice, by the sampler's oracle and without an engine."""
+    output: tuple[int, ...] = ()
+    eos = () if sampling.ignore_eos else eos_token_ids
+    while len(output) < sampling.max_tokens:
+        row = SamplerRow(sampling, seed, choice, tuple(prompt), output, eos)
+        token = sample_row(fake_logits([*prompt, *output]), row).token
+        assert token is not None
+        output += (token,)
+        if len(output) > sampling.min_tokens and token in (*eos, *sampling.stop_token_ids):
+            break
+    return output
+
+
+@dataclass(slots=True)
+class _Slot:
+    admit: SlotAdmit
+    tables: dict[GroupId, list[BlockId]] = field(default_factory=dict)
+    output: list[int] = field(default_factory=list)
+
+
+class FakeExecutor:
+    """Obeys the seam to the letter and asserts that the engine does. Time passes in `complete`, on
+    `clock`."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        blocks: int = 64,
+        groups: Sequence[KVGroup] = (kv_group(),),
+        max_batch: int = 8,
+        max_context_tokens: int = 512,
+    ) -> None:
+        self._clock = clock
+        self._kv_groups = tuple(groups)
+        self._kv_blocks = {group.group: blocks for group in groups}
+        self._capabilities = Capabilities(
+            executor="fake",
+            device="none",
+            weights_dtype="none",
+            vocab_tokens=VOCAB_TOKENS,
+            max_context_tokens=max_context_tokens,
+            max_batch=max_batch,
+            kv_groups=self._kv_groups,
+            logprobs=True,
+            penalties=True,
+            seed=True,
+        )
+        self._memory: dict[tuple[GroupId, BlockId, int], tuple[int, int]] = {}
+        self._slots: dict[SlotId, _Slot] = {}
+        self._generations: dict[SlotId, int] = {}
+        self._open: dict[LaunchId, tuple[StepResult, float]] = {}
+        self._last: dict[LaunchId, StepResult] = {}
+        self.plans: list[StepPlan] = []
+        self.faults: dict[tuple[int, ...], str] = {}
+        """By prompt: the fault of each row that samples for it."""
+        self.closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return self._kv_groups
+
+    @property
+    def kv_blocks(self) -> Mapping[GroupId, int]:
+        return self._kv_blocks
+
+    def launch(self, plan: StepPlan) -> LaunchId:
+        assert len(self._open) < 2
+        assert plan.rows
+        self.plans.append(plan)
+        self._apply_changes(plan)
+        assert len({row.slot for row in plan.rows}) == len(plan.rows)
+        result = StepResult(plan.launch, tuple(self._run_row(row) for row in plan.rows), 0.0)
+        self._open[plan.launch] = (result, FAKE_STEP.predict_ms(_shape(plan)))
+        self._last[plan.launch] = result
+        return plan.launch
+
+    def sample(self, launch: LaunchId, masks: Mapping[SlotId, TokenMask]) -> None:
+        assert launch in self._open
+        assert not masks
+
+    def complete(self, launch: LaunchId) -> StepResult:
+        assert launch == min(self._open)
+        result, duration_ms = self._open.pop(launch)
+        self._clock.advance(duration_ms)
+        return StepResult(result.launch, result.rows, duration_ms)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _apply_changes(self, plan: StepPlan) -> None:
+        for slot in plan.release:
+            del self._slots[slot]
+        for admit in plan.admit:
+            assert admit.slot not in self._slots
+            assert admit.generation > self._generations.get(admit.slot, 0)
+            self._generations[admit.slot] = admit.generation
+            self._slots[admit.slot] = _Slot(admit, output=list(admit.output))
+        for append in plan.appends:
+            self._slots[append.slot].tables.setdefault(append.group, []).extend(append.blocks)
+        for copy in plan.copies:
+            assert copy.kind is CopyKind.ON_DEVICE
+            for offset in range(self._block_tokens(copy.group)):
+                found = self._memory.get((copy.group, copy.source, offset))
+                if found is not None:
+                    self._memory[copy.group, copy.target, offset] = found
+
+    def _run_row(self, row: RowPlan) -> RowResult:
+        slot = self._slots[row.slot]
+        assert self._generations[row.slot] == row.generation
+        assert row.tokens
+        for offset, token in enumerate(row.tokens):
+            self._write(row.slot, row.start + offset, self._resolve(token))
+        if row.logits == 0:
+            return RowResult(row.slot, row.generation, ())
+        if slot.admit.prompt in self.faults:
+            return RowResult(row.slot, row.generation, (), fault=self.faults[slot.admit.prompt])
+        context = self._read(slot, row.start + len(row.tokens))
+        assert row.output_position == len(slot.output)
+        admit = slot.admit
+        sampled = sample_row(
+            fake_logits(context),
+            SamplerRow(
+                admit.sampling,
+                admit.seed,
+                admit.choice,
+                admit.prompt,
+                tuple(slot.output),
+                admit.eos_token_ids,
+            ),
+        )
+        if sampled.token is None:
+            return RowResult(row.slot, row.generation, (), fault=sampled.fault)
+        slot.output.append(sampled.token)
+        logprobs: tuple[TokenLogprob, ...] = () if sampled.logprob is None else (sampled.logprob,)
+        return RowResult(row.slot, row.generation, (sampled.token,), logprobs)
+
+    def _write(self, slot: SlotId, position: int, token: int) -> None:
+        for group in self._kv_groups:
+            block = self._slots[slot].tables[group.group][position // group.block_tokens]
+            users = [each for each in self._slots.values() if block in each.tables.get(group.group, ())]
+            assert users == [self._slots[slot]], "a shared block was written"
+            self._memory[group.group, block, position % group.block_tokens] = (position, token)
+
+    def _read(self, slot: _Slot, tokens: int) -> list[int]:
+        """What lies at positions 0 to `tokens` - 1: a wrong position or a difference between groups reads as
+        -1."""
+        read = []
+        for position in range(tokens):
+            found = {
+                self._memory.get(
+                    (
+                        group.group,
+                        slot.tables[group.group][position // group.block_tokens],
+                        position % group.block_tokens,
+                    )
+                )
+                for group in self._kv_groups
+            }
+            entry = found.pop()
+            read.append(entry[1] if not found and entry is not None and entry[0] == position else -1)
+        return read
+
+    def _resolve(self, token: int | TokenRef) -> int:
+        return self._last[token.launch].rows[token.row].tokens[-1] if isinstance(token, TokenRef) else token
+
+    def _block_tokens(self, group: GroupId) -> int:
+        return next(each.block_tokens for each in self._kv_groups if each.group == group)
+
+
+def _shape(plan: StepPlan) -> StepShape:
+    """As an executor sees it: a row of one token that samples is a decode row."""
+    decode = [row for row in plan.rows if len(row.tokens) == 1 and row.output_position > 0]
+    prefill = [row for row in plan.rows if row not in decode]
+    return StepShape(
+        decode_rows=len(decode),
+        context_tokens=sum(row.start + 1 for row in decode),
+        prefill_tokens=sum(len(row.tokens) for row in prefill),
+        prefill_context_tokens=sum(
+            len(row.tokens) * row.start + len(row.tokens) ** 2 // 2 for row in prefill
+        ),
+    )

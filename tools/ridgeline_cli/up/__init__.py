@@ -1,0 +1,4 @@
+"""`ridgeline up`: router, workers and gateway as processes of this machine, started, watched and stopped together.
+
+`plan` and `lifecycle` decide, `supervisor`, `processes` and `probes` act.
+"""

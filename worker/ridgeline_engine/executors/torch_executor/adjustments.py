@@ -1,0 +1,32 @@
+"""Logit bias, token masks and min_tokens, in place on the rows that have them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ridgeline_engine.seam import TokenMask
+
+
+def add_bias(logits: Tensor, entries: Sequence[tuple[int, int, float]]) -> None:
+    """Adds (row, token, bias) entries, a repeated token's one after the other. logits [rows, vocab]."""
+    rows, tokens, values = zip(*entries, strict=True)
+    at = torch.tensor(rows) * logits.shape[1] + torch.tensor(tokens)
+    biases = torch.tensor(values, dtype=torch.float32)
+    logits.view(-1).scatter_add_(0, at.to(logits.device), biases.to(logits.device))
+
+
+def forbid(logits: Tensor, entries: Sequence[tuple[int, int]]) -> None:
+    """Sets the logits of (row, token) pairs to -inf."""
+    rows, tokens = torch.tensor(entries).T.to(logits.device)
+    logits[rows, tokens] = -torch.inf
+
+
+def apply_masks(logits: Tensor, masks: Mapping[int, TokenMask]) -> None:
+    """By row: sets the logits of tokens whose bit is not set to -inf."""
+    rows = torch.tensor(list(masks), device=logits.device)
+    words = torch.from_numpy(np.stack([mask.view(np.int32) for mask in masks.values()])).to(logits.device)
+    bits = torch.arange(32, dtype=torch.int32, device=logits.device)
+    allowed = ((words.unsqueeze(-1) >> bits) & 1).bool().view(len(masks), -1)[:, : logits.shape[1]]
+    logits[rows] = logits[rows].masked_fill_(~allowed, -torch.inf)

@@ -1,0 +1,82 @@
+"""What the engine counts, and the step model it fits on the way."""
+
+from dataclasses import dataclass, field
+
+from ridgeline_contracts.step import StepCoefficients
+
+from ridgeline_engine.drafting import OpenLaunch
+from ridgeline_engine.request import FinishReason
+from ridgeline_engine.seam import StepResult
+from ridgeline_engine.snapshots import EngineMetrics, StepStats
+from ridgeline_engine.step_fit import StepFit
+
+
+@dataclass(slots=True)
+class StepLedger:
+    """Counters since the start."""
+
+    guess: StepCoefficients
+    late_results: int = 0
+    row_faults: int = 0
+    emitted_tokens: int = 0
+    _steps: int = 0
+    _decode_tokens: int = 0
+    _prefill_tokens: int = 0
+    _cached_tokens: int = 0
+    _step_ms: float = 0.0
+    _host_ms: float = 0.0
+    _predicted_ms: float = 0.0
+    _finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, FinishReason), 0))
+    _last_step: StepStats | None = None
+    _fit: StepFit = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._fit = StepFit(self.guess)
+
+    @property
+    def coefficients(self) -> StepCoefficients:
+        return self._fit.coefficients
+
+    def count_finish(self, reason: FinishReason) -> None:
+        self._finished[reason.value] += 1
+
+    def record(self, opened: OpenLaunch, result: StepResult, *, completed_ms: float, now_ms: float) -> None:
+        """Counts a step that was just committed: its results came at `completed_ms`, the commit ended at
+        `now_ms`."""
+        stats = StepStats(
+            shape=opened.shape,
+            batch=len(opened.plan.rows),
+            cached_tokens=opened.cached_tokens,
+            step_ms=now_ms - opened.started_ms,
+            device_ms=result.device_ms,
+            host_ms=opened.host_ms + now_ms - completed_ms,
+            predicted_ms=opened.predicted_ms,
+        )
+        self._fit.observe(opened.shape, stats.step_ms)
+        self._last_step = stats
+        self._steps += 1
+        self._decode_tokens += opened.shape.decode_rows
+        self._prefill_tokens += opened.shape.prefill_tokens
+        self._cached_tokens += opened.cached_tokens
+        self._step_ms += stats.step_ms
+        self._host_ms += stats.host_ms
+        self._predicted_ms += stats.predicted_ms
+
+    def metrics(self, *, preemptions: int, waiting: int, running: int) -> EngineMetrics:
+        return EngineMetrics(
+            steps=self._steps,
+            decode_tokens=self._decode_tokens,
+            prefill_tokens=self._prefill_tokens,
+            cached_tokens=self._cached_tokens,
+            emitted_tokens=self.emitted_tokens,
+            preemptions=preemptions,
+            late_results=self.late_results,
+            row_faults=self.row_faults,
+            finished=dict(self._finished),
+            step_ms=self._step_ms,
+            host_ms=self._host_ms,
+            predicted_ms=self._predicted_ms,
+            waiting=waiting,
+            running=running,
+            last_step=self._last_step,
+        )

@@ -1,0 +1,140 @@
+"""One choice of one request, as the engine sees it between steps."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ridgeline_contracts.blockhash import HashScope, extend_hashes, root_hash
+from ridgeline_contracts.ids import BlockHash
+from ridgeline_contracts.kv import BlockId, GroupId
+
+from ridgeline_engine.policy.ranks import Rank
+from ridgeline_engine.prefix_cache import CachedBlock
+from ridgeline_engine.request import Counts, EngineClocks, Request
+from ridgeline_engine.seam import Generation, SlotId
+
+
+class SequenceState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class GroupTable:
+    """A sequence's blocks in one KV group, and how far they are known to the prefix cache."""
+
+    blocks: list[BlockId] = field(default_factory=list)
+    stored_blocks: int = 0
+    """Blocks from the start that were offered to the cache."""
+    last_stored: CachedBlock | None = None
+    """What the next block is linked to."""
+    storable: bool = True
+    """False after a hash collision: nothing behind it can be reached by a hit."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts and clocks of one choice. They outlive preemption."""
+
+    received_ms: float
+    first_launch_ms: float | None = None
+    first_token_ms: float | None = None
+    cached_tokens: int = 0
+    """Prompt tokens that were not computed at the first admission."""
+    computed_tokens: int = 0
+    accepted_tokens: int = 0
+    emitted_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """`tokens` is the prompt and everything after it; positions below `computed_tokens` have KV in
+    `tables`."""
+
+    family: "Family"
+    choice: int
+    rank: Rank
+    seed: int
+    max_output_tokens: int
+    """Earlier attempts' tokens included, clipped to the context."""
+    scope: HashScope
+    end_token_ids: frozenset[int]
+    """Any of these ends the sequence."""
+    progress: Progress
+    tokens: list[int]
+    state: SequenceState = SequenceState.WAITING
+    slot: SlotId | None = None
+    generation: Generation | None = None
+    computed_tokens: int = 0
+    """Positions whose KV is there, by the launches that completed."""
+    planned_tokens: int = 0
+    """The same, once the open launches complete."""
+    tables: dict[GroupId, GroupTable] = field(default_factory=dict)
+    _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
+
+    @property
+    def request(self) -> Request:
+        return self.family.request
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.family.request.prompt)
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens) - len(self.family.request.prompt)
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        """Known tokens that no launch has run yet: 1 in decode, more in a prefill."""
+        return len(self.tokens) - self.planned_tokens
+
+    @property
+    def decoding(self) -> bool:
+        """Whether only the last sampled token is to be run. A prompt's last token alone is still a
+        prefill."""
+        return self.uncomputed_tokens == 1 and self.output_tokens > 0
+
+    def block_hashes(self, block_tokens: int, *, tokens: int) -> list[BlockHash]:
+        """Hashes of the whole blocks within the first `tokens` tokens; kept, and extended as the text
+        grows."""
+        known = self._hashes.setdefault(block_tokens, [])
+        whole = tokens // block_tokens
+        if whole > len(known):
+            parent = known[-1] if known else root_hash(self.scope)
+            ahead = self.tokens[len(known) * block_tokens : whole * block_tokens]
+            known += extend_hashes(parent, ahead, block_tokens=block_tokens)
+        return known[:whole]
+
+    def counts(self) -> Counts:
+        return Counts(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.progress.cached_tokens,
+            computed_tokens=self.progress.computed_tokens,
+            accepted_tokens=self.progress.accepted_tokens,
+            emitted_tokens=self.progress.emitted_tokens,
+        )
+
+    def clocks(self, now_ms: float) -> EngineClocks:
+        progress = self.progress
+
+        def since(moment_ms: float | None) -> float | None:
+            return None if moment_ms is None else moment_ms - progress.received_ms
+
+        return EngineClocks(
+            engine_queue_ms=since(progress.first_launch_ms),
+            engine_ttft_ms=since(progress.first_token_ms),
+            engine_total_ms=now_ms - progress.received_ms,
+            preemptions=progress.preemptions,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """The choices of one request that have not ended, by choice index."""
+
+    request: Request
+    choices: dict[int, Sequence] = field(default_factory=dict)
+    admitted: bool = False
+    """Once one choice has run, the request is finished whatever its deadline says."""

@@ -1,0 +1,98 @@
+"""What the engine tells about itself: its load for routers, its metrics for people."""
+
+from dataclasses import dataclass
+
+from ridgeline_contracts.step import StepCoefficients, StepShape
+
+from ridgeline_engine.request import PriorityClass
+from ridgeline_engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLoad:
+    priority: PriorityClass
+    waiting: int
+    """Sequences without a slot."""
+    waiting_tokens: int
+    """Prompt tokens still to be computed, of waiting and of running sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """For the load report. Block counts are of the KV group with the smallest share free."""
+
+    classes: tuple[ClassLoad, ...]
+    running: int
+    free_blocks: int
+    """Held by nobody."""
+    cached_blocks: int
+    """The part of `free_blocks` that still holds hittable KV."""
+    total_blocks: int
+    step_model: StepCoefficients
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """One completed step."""
+
+    shape: StepShape
+    batch: int
+    """Rows."""
+    cached_tokens: int
+    """Prompt tokens of newly admitted sequences that were hits."""
+    step_ms: float
+    """From the start of planning to the end of the commit."""
+    device_ms: float
+    host_ms: float
+    """The part of `step_ms` outside the executor."""
+    predicted_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """Counters since the start, and the newest step."""
+
+    steps: int
+    decode_tokens: int
+    prefill_tokens: int
+    cached_tokens: int
+    emitted_tokens: int
+    preemptions: int
+    late_results: int
+    """Rows that came back for a slot's former owner, and were dropped."""
+    row_faults: int
+    finished: dict[str, int]
+    """Choices by finish reason."""
+    step_ms: float
+    """Summed, as are the next two."""
+    host_ms: float
+    predicted_ms: float
+    waiting: int
+    running: int
+    last_step: StepStats | None
+
+
+def load_snapshot(scheduler: Scheduler, step_model: StepCoefficients, *, draining: bool) -> LoadSnapshot:
+    """Reads queues and pool; changes nothing."""
+    kv = scheduler.kv
+    tightest = min(
+        (kv.pool.counts(group.group) for group in kv.groups), key=lambda counts: counts.free / counts.total
+    )
+    return LoadSnapshot(
+        classes=tuple(_class_load(scheduler, priority) for priority in PriorityClass),
+        running=len(scheduler.running),
+        free_blocks=tightest.free,
+        cached_blocks=tightest.kept,
+        total_blocks=tightest.total,
+        step_model=step_model,
+        draining=draining,
+    )
+
+
+def _class_load(scheduler: Scheduler, priority: PriorityClass) -> ClassLoad:
+    waiting = [each for each in scheduler.waiting if each.request.priority is priority]
+    prefilling = [
+        each for each in scheduler.running if each.request.priority is priority and not each.decoding
+    ]
+    return ClassLoad(priority, len(waiting), sum(each.uncomputed_tokens for each in (*waiting, *prefilling)))

@@ -1,0 +1,77 @@
+"""Step coefficients fitted from measured steps: least squares, pulled to the first guess, never negative."""
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+from ridgeline_contracts.step import StepCoefficients, StepShape
+
+_WINDOW_STEPS = 512
+_REFIT_STEPS = 16
+_PRIOR_STEPS = 4.0
+"""The guess weighs as much as this many steps of typical size."""
+
+
+class StepFit:
+    """A bounded window of (shape, milliseconds) and the coefficients that explain it best."""
+
+    def __init__(self, guess: StepCoefficients) -> None:
+        self.coefficients = guess
+        self._prior = _vector(guess)
+        self._rows: deque[npt.NDArray[np.float64]] = deque(maxlen=_WINDOW_STEPS)
+        self._durations_ms: deque[float] = deque(maxlen=_WINDOW_STEPS)
+        self._since_fit = 0
+
+    def observe(self, shape: StepShape, duration_ms: float) -> None:
+        """Adds a measured step; every 16th moves the coefficients."""
+        self._rows.append(_features(shape))
+        self._durations_ms.append(duration_ms)
+        self._since_fit += 1
+        if self._since_fit >= _REFIT_STEPS:
+            self._since_fit = 0
+            self.coefficients = fit(np.array(self._rows), np.array(self._durations_ms), self._prior)
+
+
+def fit(
+    rows: npt.NDArray[np.float64], durations_ms: npt.NDArray[np.float64], prior: npt.NDArray[np.float64]
+) -> StepCoefficients:
+    """Ridge regression towards `prior` with coefficients >= 0. `rows` is [steps, 5], `durations_ms` [steps].
+
+    Steps are weighted by 1 / duration, so that a long prefill does not drown the decode steps. Features are
+    scaled to unit size, so that the pull is equal for each; one that never occurred keeps its prior.
+    """
+    weights = 1.0 / np.maximum(durations_ms, 1e-3)
+    weights = weights / weights.mean()
+    scale = np.sqrt((rows**2).mean(axis=0))
+    scale[scale == 0.0] = 1.0
+    matrix, pulled = rows / scale * weights[:, None], prior * scale
+    gram = matrix.T @ matrix + _PRIOR_STEPS * np.eye(len(prior))
+    moment = matrix.T @ (durations_ms * weights) + _PRIOR_STEPS * pulled
+    free = np.ones(len(prior), dtype=np.bool_)
+    solved = np.zeros(len(prior))
+    # Each round fixes at least one negative coefficient at zero: at most five rounds.
+    while free.any():
+        solved[:] = 0.0
+        solved[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])
+        if (solved >= 0.0).all():
+            break
+        free &= solved > 0.0
+    return StepCoefficients(*(float(value) for value in np.maximum(solved, 0.0) / scale))
+
+
+def _vector(found: StepCoefficients) -> npt.NDArray[np.float64]:
+    return np.array(
+        [
+            found.base_ms,
+            found.per_row_ms,
+            found.per_context_token_ms,
+            found.per_prefill_token_ms,
+            found.per_prefill_context_ms,
+        ]
+    )
+
+
+def _features(shape: StepShape) -> npt.NDArray[np.float64]:
+    return np.array(
+        [1.0, shape.decode_rows, shape.context_tokens, shape.prefill_tokens, shape.prefill_context_tokens]
+    )

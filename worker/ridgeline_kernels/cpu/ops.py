@@ -1,0 +1,287 @@
+"""The operators as the executor calls them: shapes checked here, then the C library or the torch reference."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from ridgeline_contracts.errors import InvariantError, OutOfMemory
+from ridgeline_kernels.cpu import reference
+from ridgeline_kernels.cpu.build import CompileFailed, build_library, find_toolchain
+from ridgeline_kernels.cpu.linear import FormName, NativeForm, PackedLinear, TorchForm
+from ridgeline_kernels.cpu.native import NativeLibrary, load_library
+from torch import Tensor
+
+COMPILERS = ("cc", "gcc", "clang")
+NATIVE_HEAD_MULTIPLE = 16
+
+_log = logging.getLogger(__name__)
+
+
+def load_cpu_ops(cache_dir: Path, threads: int, *, compilers: Sequence[str] = COMPILERS) -> "CpuOps":
+    """Operators for `threads` threads, compiled into `cache_dir` on first use (some seconds).
+
+    `compilers` are program names or paths, tried in order. Without one that works a warning says so and the torch
+    reference is used. `threads` should equal torch.get_num_threads(): both share one OpenMP pool, which is torn
+    down and started again whenever the number changes.
+    """
+    try:
+        library = load_library(build_library(cache_dir, find_toolchain(compilers)))
+    except (CompileFailed, OSError) as error:
+        _log.warning("CPU operators run on plain torch, which is several times slower: %s", error)
+        return CpuOps(None, threads)
+    return CpuOps(library, threads)
+
+
+class CpuOps:
+    """Operators of a transformer step. All activations are fp32 tensors on the CPU; see `reference` for the maths.
+
+    With the library (`native`), each row's result is the same bit for bit whatever other rows are in the batch, as
+    long as linear layers are packed with form "native" (always so for fp32 weights).
+    """
+
+    def __init__(self, library: NativeLibrary | None, threads: int) -> None:
+        if threads < 1:
+            raise InvariantError(f"threads must be at least 1, not {threads}")
+        self._library = library
+        self.threads = threads
+
+    @property
+    def native(self) -> bool:
+        return self._library is not None
+
+    @property
+    def description(self) -> str:
+        """One line for logs."""
+        kind = f"native ({self._library.path.name})" if self._library else "torch reference (no compiler)"
+        return f"CPU operators: {kind}, {self.threads} threads, {torch.backends.cpu.get_cpu_capability()}"
+
+    def pack_linear(
+        self, weight: Tensor, *, bias: Tensor | None = None, form: FormName = "auto"
+    ) -> PackedLinear:
+        """Packs weight [out, in], fp32 or bf16, with bias [out] or None. The weight itself is not kept."""
+        if weight.dim() != 2 or weight.dtype not in (torch.float32, torch.bfloat16):
+            raise InvariantError(f"a linear weight is fp32 or bf16 [out, in], not {weight.dtype} {weight.shape}")
+        out, features = weight.shape
+        if self._library is not None and form in ("auto", "native"):
+            native = NativeForm(self._library, weight, bias, threads=self.threads)
+            return PackedLinear(native, in_features=features, out_features=out)
+        return PackedLinear(TorchForm(weight, bias), in_features=features, out_features=out)
+
+    def rms_norm(
+        self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, *, out: Tensor | None = None
+    ) -> Tensor:
+        """residual (if any) += x in place; returns residual (or x) / rms * weight.
+
+        x and residual [rows, hidden], rows may be strided; weight [hidden]; out contiguous [rows, hidden] and may
+        be x itself if x is contiguous.
+        """
+        rows, hidden = x.shape
+        _check_rows("x", x, (rows, hidden))
+        _check_rows("weight", weight.unsqueeze(0), (1, hidden))
+        if residual is not None:
+            _check_rows("residual", residual, (rows, hidden))
+        out = _output(out, (rows, hidden))
+        if self._library is None:
+            return out.copy_(reference.rms_norm(x, weight, eps, residual))
+        self._library.rms_norm(
+            x.data_ptr(),
+            x.stride(0),
+            weight.data_ptr(),
+            eps,
+            None if residual is None else residual.data_ptr(),
+            0 if residual is None else residual.stride(0),
+            out.data_ptr(),
+            rows,
+            hidden,
+            self.threads,
+        )
+        return out
+
+    def silu_mul(self, gate_up: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """gate_up [rows, 2 * ffn] -> [rows, ffn]: silu of the first half times the second."""
+        rows, both = gate_up.shape
+        _check_rows("gate_up", gate_up, (rows, both))
+        if both % 2:
+            raise InvariantError(f"gate_up needs an even number of columns, not {both}")
+        out = _output(out, (rows, both // 2))
+        if self._library is None:
+            return out.copy_(reference.silu_mul(gate_up))
+        self._library.silu_mul(
+            gate_up.data_ptr(), gate_up.stride(0), out.data_ptr(), rows, both // 2, self.threads
+        )
+        return out
+
+    def rope_store(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+        *,
+        query_heads: int,
+        kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        """Rotates q and k of qkv in place and writes k and v of each row into the layer's paged cache.
+
+        qkv [rows, (query_heads + 2 * kv_heads) * head_dim]; positions int32 [rows]; cos_sin [context, head_dim]
+        fp32, the cosines of the head_dim / 2 angles, then the sines (Hugging Face Llama: i and i + head_dim / 2
+        are a pair); kv_layer [blocks, kv_heads, 2, block_tokens, head_dim] bf16 or fp32; slot_mapping int64 [rows],
+        block * block_tokens + offset, negative for a row that is not stored. Raises InvariantError, before it
+        writes anything, for a position or slot outside its table.
+        """
+        rows = qkv.shape[0]
+        _check_rows("qkv", qkv, (rows, (query_heads + 2 * kv_heads) * head_dim))
+        _check_dense("positions", positions, (rows,), torch.int32)
+        _check_dense("slot_mapping", slot_mapping, (rows,), torch.int64)
+        _check_dense("cos_sin", cos_sin, (cos_sin.shape[0], head_dim), torch.float32)
+        blocks, block_tokens = _check_cache(kv_layer, kv_heads, head_dim)
+        if self._library is None:
+            _check_range("position", positions, cos_sin.shape[0])
+            _check_range("slot", slot_mapping, blocks * block_tokens, low=None)
+            reference.rope_store(
+                qkv, positions, cos_sin, kv_layer, slot_mapping, query_heads=query_heads, kv_heads=kv_heads
+            )
+            return
+        fault = self._library.rope_store(
+            qkv.data_ptr(),
+            qkv.stride(0),
+            positions.data_ptr(),
+            cos_sin.data_ptr(),
+            cos_sin.shape[0],
+            kv_layer.data_ptr(),
+            kv_layer.dtype == torch.bfloat16,
+            blocks,
+            block_tokens,
+            slot_mapping.data_ptr(),
+            rows,
+            query_heads,
+            kv_heads,
+            head_dim,
+            self.threads,
+        )
+        if fault == 1:
+            _check_range("position", positions, cos_sin.shape[0])
+        if fault == 2:
+            _check_range("slot", slot_mapping, blocks * block_tokens, low=None)
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        kv_layer: Tensor,
+        block_tables: Tensor,
+        query_start: Tensor,
+        context_lens: Tensor,
+        *,
+        scale: float,
+        window: int | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Causal attention of a batch of sequences over the paged cache, prefill chunks and decode rows mixed.
+
+        q [rows, query_heads, head_dim], rows may be strided; kv_layer as in `rope_store`; block_tables int32
+        [seqs, max_blocks]; query_start int32 [seqs + 1], from 0 to rows; context_lens int32 [seqs], tokens in the
+        cache including these queries. Query i of n with context c sees keys j <= c - n + i, and with a window only
+        j > c - n + i - window. Returns [rows, query_heads, head_dim]. Raises InvariantError for lengths that do
+        not fit together or a block outside the cache.
+        """
+        rows, query_heads, head_dim = q.shape
+        kv_heads = kv_layer.shape[1]
+        seqs, table_width = block_tables.shape
+        if q.dtype != torch.float32 or q.stride(2) != 1 or (q.stride(1) != head_dim and query_heads > 1):
+            raise InvariantError(f"q must be fp32 and contiguous in a row, not {q.dtype} strides {q.stride()}")
+        if query_heads % kv_heads:
+            raise InvariantError(f"{query_heads} query heads do not share {kv_heads} kv heads evenly")
+        if window is not None and window < 1:
+            raise InvariantError(f"window must be at least 1 token or None, not {window}")
+        blocks, block_tokens = _check_cache(kv_layer, kv_heads, head_dim)
+        _check_dense("block_tables", block_tables, (seqs, table_width), torch.int32)
+        _check_dense("query_start", query_start, (seqs + 1,), torch.int32)
+        _check_dense("context_lens", context_lens, (seqs,), torch.int32)
+        out = _output(out, (rows, query_heads, head_dim))
+        if self._library is None or head_dim % NATIVE_HEAD_MULTIPLE:
+            return out.copy_(
+                reference.paged_attention(
+                    q, kv_layer, block_tables, query_start, context_lens, scale=scale, window=window
+                )
+            )
+        fault = self._library.paged_attention(
+            q.data_ptr(),
+            q.stride(0),
+            kv_layer.data_ptr(),
+            kv_layer.dtype == torch.bfloat16,
+            blocks,
+            block_tokens,
+            block_tables.data_ptr(),
+            table_width,
+            query_start.data_ptr(),
+            context_lens.data_ptr(),
+            seqs,
+            rows,
+            query_heads,
+            kv_heads,
+            head_dim,
+            scale,
+            window or 0,
+            out.data_ptr(),
+            query_heads * head_dim,
+            self.threads,
+        )
+        if fault:
+            raise _attention_fault(fault, query_start, context_lens, blocks)
+        return out
+
+
+def _attention_fault(
+    fault: int, query_start: Tensor, context_lens: Tensor, blocks: int
+) -> InvariantError | OutOfMemory:
+    if fault == 2:
+        return OutOfMemory("no memory for the scratch space of attention; lower the batch or the chunk size")
+    if fault == 4:
+        return InvariantError(f"a block table names a block outside the cache of {blocks} blocks")
+    return InvariantError(
+        f"attention lengths do not fit: query_start {query_start.tolist()}, context {context_lens.tolist()}"
+    )
+
+
+def _check_rows(name: str, tensor: Tensor, shape: tuple[int, int]) -> None:
+    """fp32 of this shape, contiguous within a row."""
+    if tensor.shape != shape or tensor.dtype != torch.float32 or tensor.stride(1) != 1:
+        raise InvariantError(
+            f"{name} must be fp32 {shape} contiguous within a row, "
+            f"not {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}"
+        )
+
+
+def _check_dense(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
+        raise InvariantError(
+            f"{name} must be {dtype} {shape} and contiguous, not {tensor.dtype} {tuple(tensor.shape)}"
+        )
+
+
+def _check_cache(kv_layer: Tensor, kv_heads: int, head_dim: int) -> tuple[int, int]:
+    """Returns (blocks, tokens in a block)."""
+    shape = kv_layer.shape
+    fits = len(shape) == 5 and shape[1] == kv_heads and shape[2] == 2 and shape[4] == head_dim
+    if not fits or kv_layer.dtype not in (torch.bfloat16, torch.float32) or not kv_layer.is_contiguous():
+        raise InvariantError(
+            f"kv_layer must be contiguous bf16 or fp32 [blocks, {kv_heads}, 2, block_tokens, {head_dim}], "
+            f"not {kv_layer.dtype} {tuple(shape)}"
+        )
+    return shape[0], shape[3]
+
+
+def _check_range(name: str, values: Tensor, limit: int, *, low: int | None = 0) -> None:
+    bad = values >= limit if low is None else (values >= limit) | (values < low)
+    if bad.any():
+        raise InvariantError(f"{name} {int(values[bad][0])} is outside the table of {limit}")
+
+
+def _output(out: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    if out is None:
+        return torch.empty(shape, dtype=torch.float32)
+    _check_dense("out", out, shape, torch.float32)
+    return out

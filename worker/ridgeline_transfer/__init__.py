@@ -1,0 +1,1 @@
+"""KV memory that others can read, and the ways to move it."""
