@@ -1,8 +1,9 @@
-"""vLLM's side of `engine_vs_vllm.py`, run by the Python of vLLM's own environment. Imports nothing of Ridgeline.
+"""vLLM's side of `engine_vs_vllm.py`, run by the Python of vLLM's own environment.
 
 One JSON object a line on stdin, one answer a line on stdout; everything that vLLM prints goes to stderr.
-`{"prompts": [[id, ...], ...], "output_tokens": n}` is answered by `{"seconds": s, "output_tokens": n}`. The process
-stays alive and blocked on stdin between runs. VLLM_ENABLE_V1_MULTIPROCESSING=0 keeps the engine in this process.
+`{"prompts": [[id, ...], ...], "output_tokens": n}` is answered by `{"seconds": s, "output_tokens": n}`. The
+process stays alive and blocked on stdin between runs. VLLM_ENABLE_V1_MULTIPROCESSING=0 keeps the engine in
+this process.
 """
 
 import argparse

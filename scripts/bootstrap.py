@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Makes the virtual environment that every other `make` target runs in: `make setup`.
 
-Standard library only, and written so that a Python too old for Ridgeline can still read it and say so.
+Standard library only, and readable by Pythons too old for Ridgeline, so that they can say so (3.7 and newer).
 Running it again repairs what is there; the Makefile calls it only when a pinned file has changed.
 """
+
+from __future__ import annotations
 
 import argparse
 import os
@@ -24,11 +26,47 @@ class Stop(Exception):
     """Ends the set-up with one clear message for the person at the terminal."""
 
 
-def check_python():
+class Progress:
+    """One line a stage; on a terminal it is rewritten in place, else it speaks every 20 seconds."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._stage = 0
+        self._text = ""
+        self._started_s = time.monotonic()
+        self._spoke_s = 0.0
+        self._live = sys.stdout.isatty()
+
+    def begin(self, text: str) -> None:
+        self._stage += 1
+        self._text = f"[{self._stage}/{self._stages}] {text}"
+        self._say(self._text)
+
+    def update(self, note: str) -> None:
+        if self._live or time.monotonic() - self._spoke_s >= HEARTBEAT_S:
+            self._say(f"{self._text}: {note}, {self.elapsed_s():.0f} s")
+
+    def end(self, note: str) -> None:
+        self._say(f"{self._text}: {note}, {self.elapsed_s():.0f} s")
+        if self._live:
+            print(flush=True)
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def _say(self, line: str) -> None:
+        self._spoke_s = time.monotonic()
+        if self._live:
+            print("\r\033[K" + line, end="", flush=True)
+        else:
+            print(line, flush=True)
+
+
+def check_python() -> None:
     if sys.version_info < MINIMUM_PYTHON:
         raise Stop(
-            "python3 is Python %d.%d and Ridgeline needs 3.11 or newer. "
-            "Name another one: make setup PYTHON=python3.11" % sys.version_info[:2]
+            f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}, "
+            "Ridgeline needs 3.11 or newer. Name another one: make setup PYTHON=python3.11"
         )
     try:
         import ensurepip  # noqa: F401
@@ -40,56 +78,38 @@ def check_python():
         ) from None
 
 
-class Progress:
-    """One line a stage; on a terminal its counter is rewritten in place, else it speaks every 20 seconds."""
-
-    def __init__(self, stages):
-        self.stages = stages
-        self.stage = 0
-        self.started_s = time.monotonic()
-        self.spoke_s = 0.0
-        self.live = sys.stdout.isatty()
-
-    def begin(self, text):
-        self.stage += 1
-        self.text = "[%d/%d] %s" % (self.stage, self.stages, text)
-        self._say(self.text)
-
-    def update(self, note):
-        if self.live or time.monotonic() - self.spoke_s >= HEARTBEAT_S:
-            self._say("%s: %s, %.0f s" % (self.text, note, self.elapsed_s()))
-
-    def end(self, note):
-        self._say("%s: %s" % (self.text, note))
-        if self.live:
-            print(flush=True)
-
-    def elapsed_s(self):
-        return time.monotonic() - self.started_s
-
-    def _say(self, line):
-        self.spoke_s = time.monotonic()
-        if self.live:
-            print("\r\033[K" + line, end="", flush=True)
-        else:
-            print(line, flush=True)
+def make_environment(venv_dir: str) -> str:
+    """Returns the environment's interpreter; makes the environment anew where it is missing or broken."""
+    python = os.path.join(venv_dir, "bin", "python")
+    probe = [python, "-c", "import pip, sys; sys.exit(sys.version_info < (3, 11))"]
+    if os.path.exists(python) and subprocess.run(probe, stderr=subprocess.DEVNULL).returncode == 0:
+        return python
+    command = [sys.executable, "-m", "venv", "--clear", venv_dir]
+    made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if made.returncode != 0:
+        raise Stop(f"{made.stdout.strip()}\nfailed: {' '.join(command)}")
+    return python
 
 
-def run(command, progress, expected=None, may_fail=False):
-    """Runs `command`, turning pip's chatter into progress; raises Stop with its last lines when it fails."""
+def run(command: list[str], progress: Progress, may_fail: bool = False) -> None:
+    """Runs `command` with its chatter turned into progress; raises Stop with its last lines when it fails."""
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONUNBUFFERED="1")
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, universal_newlines=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True
     )
-    lines = queue.Queue()
+    lines: queue.Queue[str | None] = queue.Queue()
 
-    def read():
-        for line in child.stdout:
+    assert child.stdout is not None
+    output = child.stdout
+
+    def read() -> None:
+        for line in output:
             lines.put(line.rstrip())
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    seen, tail, note = 0, [], "at work"
+    looked_up, note = 0, "at work"
+    tail: list[str] = []
     while True:
         try:
             line = lines.get(timeout=0.5)
@@ -99,76 +119,57 @@ def run(command, progress, expected=None, may_fail=False):
         if line is None:
             break
         tail = [*tail[1 - TAIL_LINES :], line]
-        words = line.split()
         if line.startswith(("Collecting ", "Requirement already satisfied: ")):
-            seen += 1
-            note = "%d of %d looked up" % (seen, expected) if expected else "looking up " + words[1]
+            looked_up += 1
+            note = f"{looked_up} looked up"
         elif line.lstrip().startswith("Downloading "):
-            note = "downloading " + " ".join(words[1:])
+            note = line.strip().replace("Downloading", "downloading", 1)
         elif line.startswith("Installing collected packages"):
             note = "installing"
         progress.update(note)
+    output.close()
     if child.wait() != 0 and not may_fail:
-        raise Stop("\n%s\nfailed: %s" % ("\n".join(tail), " ".join(command)))
+        raise Stop("\n".join([*tail, f"failed: {' '.join(command)}"]))
 
 
-def make_environment(venv_dir):
-    """Returns the environment's interpreter; makes the environment anew where it is missing or broken."""
-    python = os.path.join(venv_dir, "bin", "python")
-    sound = os.path.exists(python) and (
-        subprocess.call(
-            [python, "-c", "import pip, sys; sys.exit(sys.version_info < (3, 11))"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        == 0
-    )
-    if not sound:
-        made = subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", venv_dir],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            universal_newlines=True,
-        )
-        if made.returncode != 0:
-            raise Stop("%s\nfailed: python3 -m venv %s" % (made.stdout.strip(), venv_dir))
-    return python
-
-
-def site_packages(python):
-    command = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    return subprocess.check_output(command, universal_newlines=True).strip()
-
-
-def setup(root, venv_dir, stamp):
+def setup(root: str, venv_dir: str, stamp: str) -> None:
+    """Installs what the lock, torch.txt and pyproject.toml name, checks it, and writes the stamp."""
     lock = os.path.join(root, "requirements", "ci.lock")
     torch = os.path.join(root, "requirements", "torch.txt")
     with open(lock, encoding="utf-8") as file:
-        packages = sum(1 for line in file if line[:1].isalnum())
+        locked = sum(line[:1].isalnum() for line in file)
 
     progress = Progress(stages=6)
-    progress.begin("environment %s" % os.path.relpath(venv_dir, root))
+    progress.begin(f"environment {os.path.relpath(venv_dir, root)}")
     python = make_environment(venv_dir)
-    # pip would compile on one core, and all of it; the fifth stage does better.
-    pip = [python, "-m", "pip", "install", "--no-compile"]
-    progress.end("Python %d.%d.%d" % sys.version_info[:3])
+    progress.end(f"Python {'.'.join(map(str, sys.version_info[:3]))}")
 
-    progress.begin("%d locked packages" % packages)
-    run([*pip, "--no-deps", "--require-hashes", "-r", lock], progress, packages)
-    progress.end("installed, %.0f s" % progress.elapsed_s())
+    # pip compiles on one core, and everything; the fifth stage does better.
+    install = [python, "-m", "pip", "install", "--no-compile"]
+
+    progress.begin(f"{locked} locked packages")
+    run([*install, "--no-deps", "--require-hashes", "-r", lock], progress)
+    progress.end("installed")
 
     progress.begin("torch")
-    run([*pip, "-r", torch], progress)
-    progress.end("installed, %.0f s" % progress.elapsed_s())
+    run([*install, "-r", torch], progress)
+    progress.end("installed")
 
     progress.begin("ridgeline, editable")
-    run([*pip, "--no-deps", "--no-build-isolation", "-e", root], progress)
+    run([*install, "--no-deps", "--no-build-isolation", "-e", root], progress)
     progress.end("installed")
 
     progress.begin("byte code")
-    compiled = [python, "-m", "compileall", "-qq", "-j", "0", "-x", NOT_COMPILED, site_packages(python)]
-    run(compiled, progress, may_fail=True)  # some packages ship templates that are not Python
-    progress.end("compiled, %.0f s" % progress.elapsed_s())
+    where = subprocess.check_output(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    ).strip()
+    # Some packages ship templates that end in .py and are not Python.
+    run(
+        [python, "-m", "compileall", "-qq", "-j", "0", "-x", NOT_COMPILED, where],
+        progress,
+        may_fail=True,
+    )
+    progress.end("compiled")
 
     progress.begin("every dependency is met")
     run([python, "-m", "pip", "check"], progress)
@@ -177,11 +178,10 @@ def setup(root, venv_dir, stamp):
     # The root goes into the stamp: a copied checkout must not run the code that it was copied from.
     with open(stamp, "w", encoding="utf-8") as file:
         file.write(root)
-    print("set up in %.0f s" % progress.elapsed_s(), flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--venv", required=True, help="folder of the environment")
     parser.add_argument("--stamp", required=True, help="file written once everything is installed")
     arguments = parser.parse_args()
@@ -190,7 +190,7 @@ def main():
         check_python()
         setup(root, os.path.abspath(arguments.venv), arguments.stamp)
     except Stop as stop:
-        print("\nsetup: %s" % stop, file=sys.stderr, flush=True)
+        print(f"\nsetup: {stop}", file=sys.stderr, flush=True)
         return 2
     return 0
 

@@ -1,8 +1,9 @@
 """A token bucket in integer micro-tokens. Pure: time is an argument.
 
-Over any interval of t seconds the requests admitted in it are charged at most burst + rate x t in the end. A request
-reserves the most it can use and gets the rest back when it is settled, but only as much as the bucket would hold now
-had it never been reserved: what the bucket has refilled above that meanwhile is not given twice. So
+Over any interval of t seconds the requests admitted in it are charged at most burst + rate x t in the end. A
+request reserves the most it can use and gets the rest back when it is settled, but only as much as the bucket
+would hold now had it never been reserved: what the bucket has refilled above that meanwhile is not given
+twice. So
 
     level + what reservations can still give back <= burst
 
@@ -22,7 +23,9 @@ _LARGEST = 2**53 - 1
 
 @dataclass(frozen=True, slots=True)
 class BucketLimits:
-    """`burst_micro` is what a full bucket holds, `rate_micro_per_s` what flows in. Raises SettingsError out of range."""
+    """`burst_micro` is what a full bucket holds, `rate_micro_per_s` what flows in. Raises SettingsError out
+    of range.
+    """
 
     rate_micro_per_s: int
     burst_micro: int
@@ -89,7 +92,9 @@ class TokenBucket:
     def reserve(self, reservation: ReservationId, amount_micro: int, *, now_us: int) -> Reserved | Rejected:
         """Takes `amount_micro` if the bucket holds it. Raises InvariantError for a reservation that exists."""
         if reservation in self._reserved or amount_micro < 0:
-            raise InvariantError(f"cannot reserve {amount_micro} micro-tokens as {reservation}: used or negative")
+            raise InvariantError(
+                f"cannot reserve {amount_micro} micro-tokens as {reservation}: used or negative"
+            )
         self._refill(now_us)
         if amount_micro > self._level:
             fits = amount_micro <= self._limits.burst_micro
@@ -104,7 +109,9 @@ class TokenBucket:
         """Ends a reservation. Raises InvariantError for an unknown one, or a charge above what it holds."""
         held = self._reserved.get(reservation)
         if held is None or not 0 <= charged_micro <= held:
-            raise InvariantError(f"cannot charge {charged_micro} micro-tokens to {reservation}, which holds {held}")
+            raise InvariantError(
+                f"cannot charge {charged_micro} micro-tokens to {reservation}, which holds {held}"
+            )
         self._refill(now_us)
         del self._reserved[reservation]
         refundable = self._refundable.pop(reservation, 0)
@@ -124,8 +131,13 @@ class TokenBucket:
     def check(self) -> None:
         """Raises InvariantError if the bucket's books do not agree."""
         total = sum(self._refundable.values())
-        if total != self._refundable_total or not 0 <= self._level <= self._level + total <= self._limits.burst_micro:
-            raise InvariantError(f"bucket: level {self._level}, refundable {total} of {self._limits.burst_micro}")
+        if (
+            total != self._refundable_total
+            or not 0 <= self._level <= self._level + total <= self._limits.burst_micro
+        ):
+            raise InvariantError(
+                f"bucket: level {self._level}, refundable {total} of {self._limits.burst_micro}"
+            )
 
     def _refill(self, now_us: int) -> None:
         elapsed_us = now_us - self._updated_us

@@ -16,9 +16,11 @@ Message = Mapping[str, Any]
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` marks assistant text for training; here it only renders its body."""
+    """`{% generation %}...{% endgeneration %}` marks assistant text for training; here it only renders its
+    body.
+    """
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012  # Jinja's own type for it
 
     def parse(self, parser: Parser) -> Node:
         line = next(parser.stream).lineno
@@ -36,8 +38,8 @@ def _raise_exception(message: str) -> str:
 class ChatTemplate:
     """A compiled template. Raises SettingsError when it does not parse.
 
-    `special_names` are the variables that templates expect (bos_token, eos_token, ...); `strftime_now` gives the date
-    in a strftime format.
+    `special_names` are the variables that templates expect (bos_token, eos_token, ...); `strftime_now` gives
+    the date in a strftime format.
     """
 
     def __init__(
@@ -75,4 +77,6 @@ class ChatTemplate:
                 **self._special_names,
             )
         except jinja2.TemplateError as error:
-            raise InvalidRequest(f"the model's chat template refuses these messages: {error}", param="messages") from error
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages: {error}", param="messages"
+            ) from error

@@ -1,10 +1,10 @@
 """One choice: token ids in, typed deltas out. Pure; the streaming core's state machine.
 
-    OPEN --feed--> OPEN        deltas for all text that is safe
-    OPEN --feed--> STOPPED     a stop string is complete: the last text, then FinishDelta
-    OPEN --end---> ENDED       the engine ended it: held text, then FinishDelta
-    STOPPED --feed, end--> STOPPED    what the engine still sends is dropped
-    ENDED --feed, end--> InvariantError, and nothing changes
+    OPEN    --feed-->      OPEN      deltas for all text that is safe
+    OPEN    --feed, end--> STOPPED   a stop string is complete: the last text, then FinishDelta
+    OPEN    --end-->       ENDED     the engine ended it: held text, then FinishDelta
+    STOPPED --feed, end--> STOPPED   what the engine still sends is dropped
+    ENDED   --feed, end--> InvariantError, and nothing changes
 """
 
 from collections import deque
@@ -78,8 +78,11 @@ class ChoiceStream:
                 return self._stopped("".join(parts), released.stop)
         return self._content("".join(parts))
 
-    def end(self, ending: Ending) -> list[Delta]:
-        """The engine's last row was fed. Text that was held for a stop string that never came is released."""
+    def end(self, ending: Ending, *, hidden_tokens: int = 0) -> list[Delta]:
+        """The engine's last row was fed. Text that was held for a stop string that never came is released.
+
+        `hidden_tokens` were made but are not shown: the end token itself.
+        """
         if self._phase is Phase.ENDED:
             raise InvariantError("a choice ended twice")
         if self._phase is Phase.STOPPED:
@@ -88,6 +91,7 @@ class ChoiceStream:
         if released.stop is not None:
             return self._stopped(released.text, released.stop)
         self._phase = Phase.ENDED
+        self._tokens += hidden_tokens
         return [*self._content(released.text + self._matcher.flush()), FinishDelta(ending)]
 
     def _stopped(self, text: str, stop: str) -> list[Delta]:
@@ -123,7 +127,9 @@ class _PendingDetails:
             self._settled.append((span, self._unsettled.popleft()))
 
     def release(self, sent_characters: int, *, cut: bool) -> tuple[TokenDetail, ...]:
-        """Those whose token begins before `sent_characters` and, unless the text is `cut` there, ends by then."""
+        """Those whose token begins before `sent_characters` and, unless the text is `cut` there, ends by
+        then.
+        """
         ready = []
         while self._settled:
             span, logprob = self._settled[0]

@@ -1,11 +1,12 @@
 """Keeps control tokens in a user's text plain text.
 
-A template writes control tokens as text (`<|im_end|>`) and so can a user; after rendering the two look alike. So an
-invisible mark is put inside every control token that stands in a message before the template sees it. Nearly always
-there is none, and the rendered prompt goes to the tokenizer as it is, in one piece: ids are those of any other
-library. Otherwise each control token that is not broken by a mark is the template's own: it gets a prefix that no user
-can know, the marks are taken out, and a second tokenizer, which knows control tokens by their prefixed names only,
-encodes the whole. So text around it merges as it would have, and only what the template wrote becomes a control token.
+A template writes control tokens as text (`<|im_end|>`) and so can a user; after rendering the two look alike.
+So an invisible mark is put inside every control token that stands in a message before the template sees it.
+Nearly always there is none, and the rendered prompt goes to the tokenizer as it is, in one piece: ids are
+those of any other library. Otherwise each control token that is not broken by a mark is the template's own:
+it gets a prefix that no user can know, the marks are taken out, and a second tokenizer, which knows control
+tokens by their prefixed names only, encodes the whole. So text around it merges as it would have, and only
+what the template wrote becomes a control token.
 """
 
 import json
@@ -67,7 +68,9 @@ class ControlPatterns:
 class GuardedTokenizer:
     """A tokenizer that knows control tokens by prefixed names only."""
 
-    def __init__(self, tokenizer_json: bytes, names: Iterable[str], random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, tokenizer_json: bytes, names: Iterable[str], random_bytes: Callable[[int], bytes]
+    ) -> None:
         self._prefix = _secret_prefix(random_bytes)
         guarded = set(names)
         parsed = json.loads(tokenizer_json)
@@ -111,7 +114,9 @@ def _renamed(parsed: dict[str, Any], names: set[str], prefix: str) -> dict[str, 
     vocabulary = model.get("vocab")
     # The model's own vocabulary may list the token too, and some models match it there whole.
     if isinstance(vocabulary, dict):
-        model["vocab"] = {prefix + name if name in names else name: token for name, token in vocabulary.items()}
+        model["vocab"] = {
+            prefix + name if name in names else name: token for name, token in vocabulary.items()
+        }
     elif isinstance(vocabulary, list):
         model["vocab"] = [[prefix + name if name in names else name, score] for name, score in vocabulary]
     if model.get("unk_token") in names:

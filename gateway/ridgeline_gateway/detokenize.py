@@ -1,11 +1,12 @@
 """Text from token ids, one token at a time. Pure.
 
-At the end the text equals what the tokenizers library decodes from all ids at once (special tokens skipped), and at
-every moment what has been given out is as long as it can be without a later token being able to change it.
+At the end the text equals what the tokenizers library decodes from all ids at once (special tokens skipped),
+and at every moment what has been given out is as long as it can be without a later token being able to change
+it.
 
-A prompt given as ids may end inside a character. The bytes of that character are then completed by the output: the
-whole character belongs to the output. If the output does not complete it, its replacement mark is the prompt's and is
-not shown again.
+A prompt given as ids may end inside a character. The bytes of that character are then completed by the
+output: the whole character belongs to the output. If the output does not complete it, its replacement mark is
+the prompt's and is not shown again.
 """
 
 import codecs
@@ -21,7 +22,9 @@ _LONGEST_PARTIAL_BYTES = 3
 
 
 class Span(NamedTuple):
-    """Which characters of the output a token's bytes lie in. Empty (begin == end) for a token that shows nothing."""
+    """Which characters of the output a token's bytes lie in. Empty (begin == end) for a token that shows
+    nothing.
+    """
 
     begin: int
     end: int
@@ -118,19 +121,31 @@ class _ByteLevel:
             self._dropping = False
             drop = text[0] == _REPLACEMENT
             text = text[drop:]
-            self._settled += [Span(max(0, span.begin - drop), max(0, span.end - drop)) for span in self._undecided]
+            self._settled += [
+                Span(max(0, span.begin - drop), max(0, span.end - drop)) for span in self._undecided
+            ]
             self._undecided = []
         self._characters += len(text)
         return text
 
 
 class _ByteRuns:
-    """Raw-byte tokens in a row make text only together: one invalid byte turns every byte of the run to U+FFFD.
+    """Raw-byte tokens in a row make text only together: one invalid byte turns every byte of the run to
+    U+FFFD.
 
     So a run is held until a piece ends it, or until it can no longer become valid.
     """
 
-    __slots__ = ("_broken", "_characters", "_inherited", "_run", "_run_tokens", "_settled", "_strip", "_table")
+    __slots__ = (
+        "_broken",
+        "_characters",
+        "_inherited",
+        "_run",
+        "_run_tokens",
+        "_settled",
+        "_strip",
+        "_table",
+    )
 
     def __init__(self, table: TokenTable, dangling: bytes, strip_spaces: int) -> None:
         self._table = table
@@ -187,8 +202,11 @@ class _ByteRuns:
             self._settled.append(Span(self._characters, self._characters + added))
             self._characters += added
         shown = sum(self._run_tokens)
+        self._strip = 0 if self._run else self._strip
         if shown + self._inherited != len(self._run):
-            raise InvariantError(f"a run of {len(self._run)} bytes was made by {shown} + {self._inherited} bytes")
+            raise InvariantError(
+                f"a run of {len(self._run)} bytes was made by {shown} + {self._inherited} bytes"
+            )
         return _REPLACEMENT * shown
 
     def _settle_valid(self, text: str) -> str:

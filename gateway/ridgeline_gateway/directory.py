@@ -22,7 +22,9 @@ class KnownModel:
 
 
 class WorkerDirectory:
-    """Holds the last WorkerSet, and every model that was ever served: a model whose workers restart still exists."""
+    """Holds the last WorkerSet, and every model that was ever served: a model whose workers restart still
+    exists.
+    """
 
     def __init__(self) -> None:
         self._workers: dict[WorkerId, router_pb2.WorkerInfo] = {}
@@ -63,8 +65,12 @@ class WorkerDirectory:
             return known
         starting = any(not info.variants for info in self._workers.values())
         if not self._heard or starting:
-            raise PeerError("no worker has said yet which models it serves: retry soon", retry_after_ms=_RETRY_MS)
-        raise NotFound(f"the model {name!r} does not exist: GET /v1/models lists those that do", param="model")
+            raise PeerError(
+                "no worker has said yet which models it serves: retry soon", retry_after_ms=_RETRY_MS
+            )
+        raise NotFound(
+            f"the model {name!r} does not exist: GET /v1/models lists those that do", param="model"
+        )
 
     def serving(self, variant: worker_pb2.Variant) -> list[WorkerId]:
         """Ready workers of a variant."""
@@ -75,13 +81,17 @@ class WorkerDirectory:
         ]
 
     def _most_served(self) -> list[tuple[ModelName, router_pb2.WorkerInfo, worker_pb2.Variant]]:
-        """For each model that is served now, the variant that most workers have (ties: the least by its bytes)."""
+        """For each model that is served now, the variant that most workers have (ties: the least by its
+        bytes).
+        """
         votes: dict[str, dict[bytes, list[tuple[router_pb2.WorkerInfo, worker_pb2.Variant]]]] = {}
         for info in self._workers.values():
             if info.state in _SERVING:
                 for variant in info.variants:
                     by_bytes = votes.setdefault(variant.model, {})
-                    by_bytes.setdefault(variant.SerializeToString(deterministic=True), []).append((info, variant))
+                    by_bytes.setdefault(variant.SerializeToString(deterministic=True), []).append(
+                        (info, variant)
+                    )
         chosen = []
         for model, by_bytes in votes.items():
             _, entries = min(by_bytes.items(), key=lambda item: (-len(item[1]), item[0]))

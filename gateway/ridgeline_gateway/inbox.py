@@ -1,4 +1,6 @@
-"""The rows of one attempt of a request, between the worker link that reads them and the request that waits for them."""
+"""The rows of one attempt of a request, between the worker link that reads them and the request that waits
+for them.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +10,9 @@ from ridgeline_contracts.proto import worker_pb2 as pb
 
 
 class Inbox:
-    """Bounded, for one reader. Checks that no row is lost or repeated: a request fails rather than show wrong text."""
+    """Bounded, for one reader. Checks that no row is lost or repeated: a request fails rather than show wrong
+    text.
+    """
 
     def __init__(self, *, choices: int, max_rows: int) -> None:
         self._rows: list[pb.Row] = []
@@ -22,6 +26,11 @@ class Inbox:
     def complete(self) -> bool:
         """Every choice's terminal row has come."""
         return all(self._ended)
+
+    @property
+    def unread(self) -> bool:
+        """Rows wait for the reader."""
+        return bool(self._rows)
 
     @property
     def failed(self) -> bool:
@@ -77,5 +86,5 @@ class Inbox:
             return f"a worker sent a row of choice {row.choice} after its last one"
         expected = self._next_offset[row.choice]
         if row.first_offset != expected:
-            return f"choice {row.choice} goes on at token {row.first_offset}, expected {expected}: rows were lost or repeated"
+            return f"choice {row.choice} goes on at token {row.first_offset}, not {expected}: rows were lost or repeated"
         return None

@@ -24,7 +24,11 @@ class Price:
 
     def of(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
         uncached = prompt_tokens - cached_tokens
-        return uncached * self.prompt_micro + cached_tokens * self.cached_micro + output_tokens * self.output_micro
+        return (
+            uncached * self.prompt_micro
+            + cached_tokens * self.cached_micro
+            + output_tokens * self.output_micro
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ def _refusal(rejected: Rejected, amount_micro: int, burst_micro: int) -> Invalid
     wants = f"this request can use {amount_micro / MICRO:g} {UNIT}"
     if rejected.retry_after_us is None:
         return InvalidRequest(
-            f"{wants}; your quota never holds more than {burst_micro / MICRO:g}: shorten the prompt or lower max_tokens",
+            f"{wants}; your quota never holds more than {burst_micro / MICRO:g}: ask for fewer tokens",
             param="max_tokens",
         )
     retry_after_ms = math.ceil(rejected.retry_after_us / 1000)

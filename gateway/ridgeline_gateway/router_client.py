@@ -1,7 +1,6 @@
 """The router, as the gateway asks it."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterable, Callable
 
@@ -32,12 +31,17 @@ class RouterClient:
         return self._watching
 
     async def route(self, request: pb.RouteRequest) -> pb.Placement:
-        """Where a request should run. Raises what the router refuses it with, PeerError when it cannot be asked."""
+        """Where a request should run. Raises what the router refuses it with, PeerError when it cannot be
+        asked.
+        """
         try:
-            reply: pb.RouteReply = await self._stub.Route(request, timeout=self._timing.route_timeout_ms / 1000)
+            reply: pb.RouteReply = await self._stub.Route(
+                request, timeout=self._timing.route_timeout_ms / 1000
+            )
         except grpc.aio.AioRpcError as error:
             raise PeerError(
-                f"the router at {self._address} does not answer ({error.code().name})", retry_after_ms=_RETRY_MS
+                f"the router at {self._address} does not answer ({error.code().name})",
+                retry_after_ms=_RETRY_MS,
             ) from error
         if reply.HasField("placement"):
             return reply.placement
@@ -45,8 +49,10 @@ class RouterClient:
         wait_ms = refusal.retry_after_ms if refusal.HasField("retry_after_ms") else None
         raise error_from_code(refusal.code, refusal.message, retry_after_ms=wait_ms)
 
-    async def release(self, reservation_id: str, outcome: pb.Outcome) -> None:
-        """Ends a reservation. A router that cannot be reached drops it by itself in time; that is only logged."""
+    async def release(self, reservation_id: str, outcome: pb.Outcome.ValueType) -> None:
+        """Ends a reservation. A router that cannot be reached drops it by itself in time; that is only
+        logged.
+        """
         request = pb.ReleaseRequest(reservation_id=reservation_id, outcome=outcome)
         try:
             await self._stub.Release(request, timeout=self._timing.route_timeout_ms / 1000)
@@ -74,8 +80,7 @@ class RouterClient:
             pause_ms = min(pause_ms * 2, self._timing.reconnect_last_ms)
 
     async def close(self) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await self._channel.close()
+        await self._channel.close(None)
 
 
 def _channel_options(timing: TimingSettings) -> list[tuple[str, int]]:

@@ -62,7 +62,8 @@ class TimingSettings:
 
     request_deadline_ms: int = 600_000
     status_wait_ms: int = 15_000
-    """How long a streamed reply's status waits for the first token; then keep-alive comments, as far apart."""
+    """How long a streamed reply's status waits for the first token; then keep-alive comments, as far apart.
+    """
     connect_wait_ms: int = 5_000
     """How long a placed request waits for the session with its worker."""
     retry_wait_ms: int = 30_000
@@ -91,7 +92,9 @@ class Secrets:
         if len(self.pepper) < 16:
             raise SettingsError(f"the pepper has {len(self.pepper)} bytes; give a file with at least 16")
         if len(self.admin_key) < 16:
-            raise SettingsError(f"the admin key has {len(self.admin_key)} characters; give one of at least 16")
+            raise SettingsError(
+                f"the admin key has {len(self.admin_key)} characters; give one of at least 16"
+            )
 
 
 @dataclass(frozen=True, slots=True)

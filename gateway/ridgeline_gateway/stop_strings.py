@@ -1,11 +1,12 @@
 """Stop strings over a growing text. Pure.
 
-Rule: reading the text character by character, the first character that completes a stop string ends the output; if it
-completes several, the one that begins earliest wins. The text is cut where the winner begins.
+Rule: reading the text character by character, the first character that completes a stop string ends the
+output; if it completes several, the one that begins earliest wins. The text is cut where the winner begins.
 
-Held back is exactly what a continuation could still cut away: the longest end of the text that is a proper beginning
-of a stop string which can win at all. A stop string that holds another one before its own last character can never
-win, since the inner one completes first; such strings are dropped at the start, or they would hold text for nothing.
+Held back is exactly what a continuation could still cut away: the longest end of the text that is a proper
+beginning of a stop string which can win at all. A stop string that holds another one before its own last
+character can never win, since the inner one completes first; such strings are dropped at the start, or they
+would hold text for nothing.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from ridgeline_contracts.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Text that no continuation can take back. `stop` is set once a stop string is complete: then all is released."""
+    """Text that no continuation can take back. `stop` is set once a stop string is complete: then all is
+    released.
+    """
 
     text: str
     stop: str | None = None
@@ -29,7 +32,9 @@ def winning_stops(stops: Sequence[str]) -> tuple[str, ...]:
 
 
 def _failure_table(pattern: str) -> tuple[int, ...]:
-    """Knuth-Morris-Pratt: for each length, the longest proper border of the pattern's beginning of that length."""
+    """Knuth-Morris-Pratt: for each length, the longest proper border of the pattern's beginning of that
+    length.
+    """
     table = [0, 0]
     border = 0
     for character in pattern[1:]:

@@ -12,4 +12,6 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """Takes the arguments that templates written for transformers pass."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

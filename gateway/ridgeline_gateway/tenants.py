@@ -99,6 +99,7 @@ def check_tenant_id(text: str) -> TenantId:
     """Raises InvalidRequest unless `text` is a DNS label, which every store and label can hold."""
     if not _TENANT_ID.fullmatch(text):
         raise InvalidRequest(
-            f"tenant id {text!r} is not valid: use 1 to 63 lower-case letters, digits and inner hyphens", param="id"
+            f"tenant id {text!r} is not valid: use 1 to 63 lower-case letters, digits and inner hyphens",
+            param="id",
         )
     return TenantId(text)

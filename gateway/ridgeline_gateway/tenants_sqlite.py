@@ -47,7 +47,8 @@ _KEY_COLUMNS = "key_id, tenant_id, key_hash, created_ms, expires_ms, revoked_ms"
 
 
 class SqliteTenants:
-    """A TenantStore in the file at `path`, made if missing with mode 0600. Calls run in a thread, one at a time.
+    """A TenantStore in the file at `path`, made if missing with mode 0600. Calls run in a thread, one at a
+    time.
 
     Raises SettingsError for a file that is not such a store or was written by another version.
     """
@@ -62,7 +63,9 @@ class SqliteTenants:
             self._db.execute("PRAGMA busy_timeout=5000")
             self._prepare(path)
         except sqlite3.DatabaseError as error:
-            raise SettingsError(f"{path} cannot be used as tenant store ({error}): move it away or mend it") from error
+            raise SettingsError(
+                f"{path} cannot be used as tenant store ({error}): move it away or mend it"
+            ) from error
 
     async def put_tenant(self, tenant: Tenant) -> bool:
         def write(db: sqlite3.Connection) -> bool:
@@ -135,7 +138,9 @@ class SqliteTenants:
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
         elif version != _SCHEMA_VERSION:
-            raise SettingsError(f"{path} has schema {version}, this version reads {_SCHEMA_VERSION}: upgrade Ridgeline")
+            raise SettingsError(
+                f"{path} has schema {version}, this version reads {_SCHEMA_VERSION}: upgrade Ridgeline"
+            )
 
 
 def _tenant_row(tenant: Tenant) -> tuple[Any, ...]:

@@ -25,7 +25,8 @@ class TextFiles:
 
 
 class TextModel:
-    """Encodes prompts and knows what tokens mean. Immutable after construction; safe to use from several threads.
+    """Encodes prompts and knows what tokens mean. Immutable after construction; safe to use from several
+    threads.
 
     Raises SettingsError when the files cannot be used.
     """
@@ -67,8 +68,8 @@ class TextModel:
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """The prompt's ids, ending where the assistant speaks. `content` of each message must be a str.
 
-        The template writes its own beginning-of-sequence token; none is added. Raises Unsupported for a model without
-        a template, InvalidRequest when the template refuses the messages.
+        The template writes its own beginning-of-sequence token; none is added. Raises Unsupported for a model
+        without a template, InvalidRequest when the template refuses the messages.
         """
         if self._template is None:
             raise Unsupported("this model has no chat template: use /v1/completions", param="messages")
@@ -84,8 +85,9 @@ class TextModel:
         return guarded.encode(self._control_patterns.unbroken(rendered, guarded.rename).replace(mark, ""))
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of a plain prompt, with the model's beginning-of-sequence token if it wants one. Special tokens in
-        `text` stay text."""
+        """Ids of a plain prompt, with the model's beginning-of-sequence token if it wants one. Special tokens
+        in `text` stay text.
+        """
         ids: list[int] = self._plain_encoder.encode(text, add_special_tokens=False).ids
         return ids if self._bos is None else [self._bos, *ids]
 
@@ -100,7 +102,7 @@ class TextModel:
 class _Lazy:
     """Made when first needed: most processes never see a control token in a user's text."""
 
-    __slots__ = ("_make", "_made")
+    __slots__ = ("_made", "_make")
 
     def __init__(self, make: Callable[[], GuardedTokenizer]) -> None:
         self._make = make
@@ -117,7 +119,9 @@ def check_token_ids(ids: Sequence[int], *, vocab_tokens: int, param: str) -> Non
     """Raises InvalidRequest for an id outside the model's vocabulary."""
     for token in ids:
         if not 0 <= token < vocab_tokens:
-            raise InvalidRequest(f"{param} holds token {token}; the vocabulary has {vocab_tokens}", param=param)
+            raise InvalidRequest(
+                f"{param} holds token {token}; the vocabulary has {vocab_tokens}", param=param
+            )
 
 
 def _special_names(config: Mapping[str, Any]) -> dict[str, str]:
@@ -141,7 +145,9 @@ def _bos_id(
         return from_template
     token: int | None = encoder.token_to_id(names["bos_token"])
     if token is None:
-        raise SettingsError(f"tokenizer_config.json names bos_token {names['bos_token']!r}, unknown to tokenizer.json")
+        raise SettingsError(
+            f"tokenizer_config.json names bos_token {names['bos_token']!r}, unknown to tokenizer.json"
+        )
     return token
 
 

@@ -27,7 +27,9 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """Bytes by token id. Special tokens show nothing in a text; ids beyond the vocabulary show nothing either."""
+    """Bytes by token id. Special tokens show nothing in a text; ids beyond the vocabulary show nothing
+    either.
+    """
 
     shown: Mapping[int, bytes]
     """Bytes of the tokens that show."""
@@ -41,7 +43,9 @@ class TokenTable:
     """Spaces that the decoder takes from the very beginning of a text."""
 
     def describe(self, token: int) -> tuple[str, bytes]:
-        """A token alone, for logprobs: text (U+FFFD for partial characters) and bytes. Special tokens by name."""
+        """A token alone, for logprobs: text (U+FFFD for partial characters) and bytes. Special tokens by
+        name.
+        """
         data = self.shown.get(token)
         if data is None:
             data = self.names.get(token, "").encode()
@@ -50,7 +54,9 @@ class TokenTable:
 
 @cache
 def byte_letters() -> Mapping[str, int]:
-    """GPT-2's stand-in letters: printable Latin-1 stands for itself, the other bytes are U+0100 and on, in order."""
+    """GPT-2's stand-in letters: printable Latin-1 stands for itself, the other bytes are U+0100 and on, in
+    order.
+    """
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in itself]
     letters = {chr(byte): byte for byte in itself}
@@ -119,9 +125,7 @@ def _piece_table(
             raw.add(token)
         else:
             shown[token] = _replaced(name, decoder).encode()
-    return TokenTable(
-        shown, names, frozenset(raw), byte_runs=True, strip_leading_spaces=_strip(decoder)
-    )
+    return TokenTable(shown, names, frozenset(raw), byte_runs=True, strip_leading_spaces=_strip(decoder))
 
 
 def _replaced(name: str, decoder: list[Mapping[str, Any]]) -> str:
@@ -129,7 +133,9 @@ def _replaced(name: str, decoder: list[Mapping[str, Any]]) -> str:
         if step["type"] == "Replace":
             pattern = step["pattern"].get("String")
             if pattern is None:
-                raise SettingsError(f"tokenizer.json's decoder replaces by {step['pattern']}: only strings are supported")
+                raise SettingsError(
+                    f"tokenizer.json's decoder replaces by {step['pattern']}: only strings are supported"
+                )
             name = name.replace(pattern, step["content"])
     return name
 

@@ -107,7 +107,9 @@ class WorkerLink:
                 if size > _LARGEST_FILE_BYTES:
                     raise PeerError(f"tokenizer file {sha256} is larger than {_LARGEST_FILE_BYTES} bytes")
         except grpc.aio.AioRpcError as error:
-            raise PeerError(f"worker {self.worker_id} did not give tokenizer file {sha256}: {error.code().name}") from error
+            raise PeerError(
+                f"worker {self.worker_id} did not give tokenizer file {sha256}: {error.code().name}"
+            ) from error
         content = b"".join(pieces)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise PeerError(f"worker {self.worker_id} gave a file that is not {sha256}")
@@ -119,7 +121,11 @@ class WorkerLink:
         while True:
             self._hurry.clear()
             greeted = await self._connect_once()
-            pause_ms = self._timing.reconnect_first_ms if greeted else min(pause_ms * 2, self._timing.reconnect_last_ms)
+            pause_ms = (
+                self._timing.reconnect_first_ms
+                if greeted
+                else min(pause_ms * 2, self._timing.reconnect_last_ms)
+            )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause_ms / 1000)
 
@@ -139,7 +145,8 @@ class WorkerLink:
         return greeted
 
     async def _session(self, channel: grpc.aio.Channel) -> bool:
-        call: _Call = WorkerStub(channel).Session()
+        session: _Call = WorkerStub(channel).Session
+        call = session()
         await call.write(pb.GatewayMessage(hello=_hello(self._identity)))
         # A worker answers when its engine is ready, however long that takes; keep-alive tells a dead one.
         self._channel = channel
@@ -147,9 +154,8 @@ class WorkerLink:
         try:
             while True:
                 message = await call.read()
-                if message is grpc.aio.EOF:
-                    # Raises what ended it, if it did not end in order.
-                    await call.wait_for_connection()
+                if not isinstance(message, pb.WorkerMessage):
+                    # gRPC's own mark for an end in order.
                     return self._hello is not None
                 self._take(message)
                 if writer is None:
@@ -212,7 +218,9 @@ class WorkerLink:
         self._unsent.clear()
         inboxes, self._inboxes = self._inboxes, {}
         for inbox in inboxes.values():
-            inbox.fail(WorkerLost(f"the worker that ran this request was lost ({reason})", retry_after_ms=1000))
+            inbox.fail(
+                WorkerLost(f"the worker that ran this request was lost ({reason})", retry_after_ms=1000)
+            )
         if had:
             _log.warning("worker.lost worker=%s requests=%d reason=%s", self.worker_id, len(inboxes), reason)
             self._on_change()

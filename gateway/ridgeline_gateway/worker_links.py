@@ -26,7 +26,9 @@ class WorkerLinks:
         self._changed = asyncio.Event()
 
     def update(self, workers: Sequence[router_pb2.WorkerInfo]) -> None:
-        """Follows the router. A worker that it cannot reach keeps its link: the gateway's own may still be good."""
+        """Follows the router. A worker that it cannot reach keeps its link: the gateway's own may still be
+        good.
+        """
         told = {WorkerId(info.worker_id): info for info in workers}
         for worker, link in list(self._links.items()):
             if worker not in told or told[worker].address != link.address:
@@ -48,18 +50,28 @@ class WorkerLinks:
                         return link
                     await self._changed.wait()
         except TimeoutError as error:
-            raise WorkerLost(f"no session with worker {worker} within {wait_ms:g} ms", retry_after_ms=1000) from error
+            raise WorkerLost(
+                f"no session with worker {worker} within {wait_ms:g} ms", retry_after_ms=1000
+            ) from error
 
     def serving(self, variant: worker_pb2.Variant) -> list[WorkerLink]:
         """Links with a session whose worker serves a variant."""
-        return [link for link in self._links.values() if link.hello is not None and variant in link.hello.variants]
+        return [
+            link for link in self._links.values() if link.hello is not None and variant in link.hello.variants
+        ]
 
     def capabilities(self, variant: worker_pb2.Variant) -> Capabilities:
-        """Of the first worker that serves the variant: a pool's workers are alike. Raises PeerError without one."""
+        """Of the first worker that serves the variant: a pool's workers are alike. Raises PeerError without
+        one.
+        """
         for link in self.serving(variant):
             if link.capabilities is not None:
                 return link.capabilities
         raise PeerError(f"no worker serves model {variant.model!r} now: retry soon", retry_after_ms=1000)
+
+    async def change(self) -> None:
+        """Waits until a link gains or loses its session."""
+        await self._changed.wait()
 
     def open_requests(self) -> int:
         return sum(link.open_requests for link in self._links.values())

@@ -58,8 +58,8 @@ def _wait_until(holds: Callable[[], bool]) -> None:
 async def test_a_child_gets_its_variables_and_its_lines_arrive_before_its_exit_code() -> None:
     watched = Watched()
     program = (
-        "import os, sys; print(os.environ['FROM_PARENT'], os.environ['OWN']); print('no end', end='', file=sys.stderr)"
-        "; sys.stdout.flush(); sys.exit(3)"
+        "import os, sys; print(os.environ['FROM_PARENT'], os.environ['OWN']); sys.stdout.flush();"
+        "print('no end', end='', file=sys.stderr); sys.exit(3)"
     )
     local_spawner(ENVIRON)(
         _spec(program, OWN="set", PYTHONUNBUFFERED="1"),

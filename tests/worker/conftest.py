@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 import grpc
 import pytest
+import pytest_asyncio
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.ids import Incarnation, WorkerId
 from ridgeline_contracts.proto import worker_pb2 as pb
@@ -98,6 +99,15 @@ class Worker:
         self.channel = grpc.aio.insecure_channel(address)
         self.stub = worker_pb2_grpc.WorkerStub(self.channel)
 
+    def slow_channel(self) -> grpc.aio.Channel:
+        """One that reads nothing ahead of its application."""
+        options = (
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 1024),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        return grpc.aio.insecure_channel(self.address, options=options)
+
     async def stream(self, **options: int) -> Stream:
         return await Stream(self.stub, **options).open()
 
@@ -119,6 +129,7 @@ async def _running_worker(factory: str, limits: LimitSettings) -> AsyncIterator[
             log_level="error",
         ),
         Served(VARIANT, TokenizerFiles({"tokenizer.json": sha256}, {sha256: FILE})),
+        folder=None,
         environment=core_environment(),
         clock=SystemClock(),
         product_version="test",
@@ -133,9 +144,10 @@ async def _running_worker(factory: str, limits: LimitSettings) -> AsyncIterator[
         yield worker
     finally:
         await worker.channel.close()
-        application.stop()
-        application.stop()
-        await running
+        if not running.done():
+            application.stop()
+            application.stop()
+            await running
 
 
 def core_environment() -> dict[str, str]:
@@ -145,6 +157,7 @@ def core_environment() -> dict[str, str]:
 
 @pytest.fixture
 async def start_worker() -> AsyncIterator[StartWorker]:
+    """Starts workers of this one test."""
     async with AsyncExitStack() as stack:
 
         async def start(
@@ -155,6 +168,14 @@ async def start_worker() -> AsyncIterator[StartWorker]:
         yield start
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def worker() -> AsyncIterator[Worker]:
+    """One worker for a module whose tests do it no harm."""
+    async with _running_worker("fake_engine:build_engine", LimitSettings()) as running:
+        yield running
+
+
 @pytest.fixture
-def fake_environment() -> Callable[[], dict[str, str]]:
-    return core_environment
+def core_surroundings() -> dict[str, str]:
+    """The environment in which a core finds `fake_engine`."""
+    return core_environment()

@@ -21,7 +21,7 @@ from ridgeline_engine.request import (
     RequestKey,
 )
 from ridgeline_engine.snapshots import ClassLoad, EngineMetrics, LoadSnapshot, StepStats
-from ridgeline_worker.settings import EngineSettings
+from ridgeline_worker.messages import CoreSpec
 
 HANG, FAULT, CRASH, REFUSE, REPEAT_FINISH = 1, 2, 3, 4, 5
 VOCAB_TOKENS = 100_000
@@ -43,7 +43,8 @@ class FakeEngine:
     def __init__(self) -> None:
         self._running: dict[RequestKey, _Running] = {}
         self._cancelled: set[RequestKey] = set()
-        self._kv = KVEventLog(64, snapshot=tuple)
+        self._kv = KVEventLog(64, snapshot=lambda: tuple(self._stored))
+        self._stored: list[KVStored] = []
         self._steps = 0
         self._last_step: StepStats | None = None
         self._repeat: list[OutputRow] = []
@@ -62,7 +63,9 @@ class FakeEngine:
             raise InvalidRequest("the prompt begins with 4: give another", param="prompt")
         request.sampling.check(vocab_tokens=VOCAB_TOKENS)
         self._running[request.key] = _Running(request)
-        self._kv.add(KVStored(root_hash(HashScope(request.salt, "w")), (_block(request),), GroupId(0)))
+        stored = KVStored(root_hash(HashScope(request.salt, "w")), (_block(request),), GroupId(0))
+        self._stored.append(stored)
+        self._kv.add(stored)
 
     def cancel(self, key: RequestKey) -> bool:
         self._cancelled.add(key)
@@ -151,9 +154,9 @@ def _finish(running: _Running, choice: int, reason: FinishReason) -> Finish:
     return Finish(reason, counts, EngineClocks(0.1, 0.2, 0.3))
 
 
-def build_engine(settings: EngineSettings, clock: Clock) -> FakeEngine:
+def build_engine(spec: CoreSpec, clock: Clock) -> FakeEngine:
     return FakeEngine()
 
 
-def refuse_to_build(settings: EngineSettings, clock: Clock) -> FakeEngine:
+def refuse_to_build(spec: CoreSpec, clock: Clock) -> FakeEngine:
     raise InvalidRequest("no engine can be built from this folder: give another")

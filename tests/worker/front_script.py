@@ -23,6 +23,7 @@ async def _main(told_path: Path) -> int:
     application = WorkerApplication(
         settings,
         Served(pb.Variant(model="fake"), TokenizerFiles({}, {})),
+        folder=None,
         environment=dict(os.environ),
         clock=SystemClock(),
         product_version="test",

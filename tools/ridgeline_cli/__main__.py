@@ -10,7 +10,9 @@ from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import InvariantError, RidgelineError
 from ridgeline_contracts.exits import USAGE
 
+from ridgeline_cli.chat import chat
 from ridgeline_cli.context import CliContext
+from ridgeline_cli.demo import demo
 from ridgeline_cli.model.commands import app as model_app
 from ridgeline_cli.up.command import up
 
@@ -24,6 +26,8 @@ app = typer.Typer(
 # One line a command: `app.add_typer(group, name=...)`, or `app.command("name")(function)` for a single one.
 app.add_typer(model_app, name="model")
 app.command("up")(up)
+app.command("chat")(chat)
+app.command("demo")(demo)
 
 
 def read_context(environ: Mapping[str, str]) -> CliContext:

@@ -1,4 +1,4 @@
-"""The machine topic: which dtype `ridgeline up` takes here and why, and what holds this machine back. Pure."""
+"""The machine topic: which dtype `ridgeline up` takes here and why, and what holds the machine back. Pure."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def _compiler(machine: MachineEvidence) -> Iterator[Finding]:
         yield Finding(
             "compiler",
             Severity.WARNING,
-            "no C compiler: the engine falls back to plain torch operators, several times slower at small batches",
+            "no C compiler: the engine runs on plain torch operators, several times slower at small batches",
             "none of cc, gcc, clang on the PATH",
             "install one (Debian and Ubuntu: apt-get install gcc libc6-dev), then `cc --version`",
         )
@@ -87,7 +87,7 @@ def _cores(machine: MachineEvidence) -> Iterator[Finding]:
         yield Finding(
             "cores",
             Severity.WARNING,
-            f"the control group allows {machine.quota_cores:g} of {machine.cores} cores: threads are planned for that",
+            f"the control group allows {machine.quota_cores:g} of {machine.cores} cores, and no more are used",
             f"cpu.max gives {machine.quota_cores:g} cores",
             "raise the container's CPU limit; whole cores avoid throttling in the middle of a step",
         )

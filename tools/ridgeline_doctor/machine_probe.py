@@ -25,7 +25,8 @@ _GPU_FIELDS = "name,memory.total,compute_cap,driver_version"
 def probe_machine(*, root: Path = Path("/"), compilers: Sequence[str] = _COMPILERS) -> MachineEvidence:
     """Gathers the evidence. What cannot be read counts as absent; takes milliseconds without a GPU.
 
-    `root` is where proc, sys and dev are looked for. `compilers` are program names or paths, first choice first.
+    `root` is where proc, sys and dev are looked for. `compilers` are program names or paths, first choice
+    first.
     """
     cpu = parse_cpuinfo(_read(root / "proc/cpuinfo"))
     total_bytes, available_bytes = parse_meminfo(_read(root / "proc/meminfo"))

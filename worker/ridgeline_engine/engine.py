@@ -226,6 +226,8 @@ class Engine:
         emitted = request.emitted[choice] if choice < len(request.emitted) else ()
         return Sequence(
             family=family,
+            request=request,
+            prompt_tokens=len(request.prompt),
             choice=choice,
             rank=self._rank(QueueFacts(request.priority, self._arrivals, choice)),
             seed=request_seed(request.key.request_id) if sampling.seed is None else sampling.seed,

@@ -113,6 +113,7 @@ class KVManager:
             if group in start.copied:
                 copies.append(BlockCopy(CopyKind.ON_DEVICE, group, start.copied[group], blocks[0]))
         sequence.computed_tokens = sequence.planned_tokens = start.tokens
+        sequence.capacity_tokens = self._capacity(sequence)
         return appends, copies
 
     def growth(self, sequence: EngineSequence, tokens: int) -> dict[GroupId, int]:
@@ -129,6 +130,7 @@ class KVManager:
         for group, blocks in self.pool.allocate(need).items():
             sequence.tables[group].blocks += blocks
             appends.append(BlockAppend(slot, group, blocks))
+        sequence.capacity_tokens = self._capacity(sequence)
         return appends
 
     def store(self, sequence: EngineSequence) -> None:
@@ -177,7 +179,7 @@ class KVManager:
         for group, table in sequence.tables.items():
             self.pool.release(group, table.blocks, fence=fence)
         sequence.tables.clear()
-        sequence.computed_tokens = sequence.planned_tokens = 0
+        sequence.computed_tokens = sequence.planned_tokens = sequence.capacity_tokens = 0
 
     def distrust(self, sequence: EngineSequence) -> None:
         """No one may hit a block that this sequence used: a fault showed that its KV may be wrong."""
@@ -209,6 +211,9 @@ class KVManager:
                 if self.pool.is_hittable(group_id, block) != (block in self._caches[group_id]):
                     raise InvariantError(f"block {block} of group {group_id}: pool and prefix cache differ")
             self._caches[group_id].check()
+
+    def _capacity(self, sequence: EngineSequence) -> int:
+        return min(len(sequence.tables[group.group].blocks) * group.block_tokens for group in self.groups)
 
     def _missing(self, sequence: EngineSequence, start: KVStart) -> dict[GroupId, int]:
         return {

@@ -113,9 +113,9 @@ class Scheduler:
             if count > 0:
                 draft.add_row(sequence, count)
             return max(count, 0)
-        assert sequence.slot is not None
-        need = self.kv.growth(sequence, sequence.planned_tokens + 1)
-        if need:
+        if sequence.planned_tokens == sequence.capacity_tokens:
+            assert sequence.slot is not None
+            need = self.kv.growth(sequence, sequence.planned_tokens + 1)
             if not self._make_room(draft, sequence, need, fence):
                 return 0
             draft.appends += self.kv.grow(sequence, need, sequence.slot)

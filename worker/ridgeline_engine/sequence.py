@@ -53,6 +53,9 @@ class Sequence:
     `tables`."""
 
     family: "Family"
+    request: Request
+    """The family's."""
+    prompt_tokens: int
     choice: int
     rank: Rank
     seed: int
@@ -71,19 +74,13 @@ class Sequence:
     planned_tokens: int = 0
     """The same, once the open launches complete."""
     tables: dict[GroupId, GroupTable] = field(default_factory=dict)
+    capacity_tokens: int = 0
+    """Positions that the tables have blocks for, in every group."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
 
     @property
-    def request(self) -> Request:
-        return self.family.request
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.family.request.prompt)
-
-    @property
     def output_tokens(self) -> int:
-        return len(self.tokens) - len(self.family.request.prompt)
+        return len(self.tokens) - self.prompt_tokens
 
     @property
     def uncomputed_tokens(self) -> int:
@@ -94,7 +91,8 @@ class Sequence:
     def decoding(self) -> bool:
         """Whether only the last sampled token is to be run. A prompt's last token alone is still a
         prefill."""
-        return self.uncomputed_tokens == 1 and self.output_tokens > 0
+        tokens = len(self.tokens)
+        return tokens - self.planned_tokens == 1 and tokens > self.prompt_tokens
 
     def block_hashes(self, block_tokens: int, *, tokens: int) -> list[BlockHash]:
         """Hashes of the whole blocks within the first `tokens` tokens; kept, and extended as the text

@@ -1,14 +1,15 @@
 """Step coefficients fitted from measured steps: least squares, pulled to the first guess, never negative."""
 
-from collections import deque
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from ridgeline_contracts.step import StepCoefficients, StepShape
 
-_WINDOW_STEPS = 512
-_REFIT_STEPS = 16
-_PRIOR_STEPS = 4.0
+_WINDOW_STEPS: Final = 512
+_FIRST_FIT_STEPS: Final = 16
+_REFIT_STEPS: Final = 64
+_PRIOR_STEPS: Final = 1.0
 """The guess weighs as much as this many steps of typical size."""
 
 
@@ -18,18 +19,19 @@ class StepFit:
     def __init__(self, guess: StepCoefficients) -> None:
         self.coefficients = guess
         self._prior = _vector(guess)
-        self._rows: deque[npt.NDArray[np.float64]] = deque(maxlen=_WINDOW_STEPS)
-        self._durations_ms: deque[float] = deque(maxlen=_WINDOW_STEPS)
-        self._since_fit = 0
+        self._rows = np.zeros((_WINDOW_STEPS, len(self._prior)))
+        self._durations_ms = np.zeros(_WINDOW_STEPS)
+        self._seen = 0
 
     def observe(self, shape: StepShape, duration_ms: float) -> None:
-        """Adds a measured step; every 16th moves the coefficients."""
-        self._rows.append(_features(shape))
-        self._durations_ms.append(duration_ms)
-        self._since_fit += 1
-        if self._since_fit >= _REFIT_STEPS:
-            self._since_fit = 0
-            self.coefficients = fit(np.array(self._rows), np.array(self._durations_ms), self._prior)
+        """Adds a measured step. The coefficients move after the first 16, and after every 64."""
+        index = self._seen % _WINDOW_STEPS
+        self._rows[index] = _features(shape)
+        self._durations_ms[index] = duration_ms
+        self._seen += 1
+        if self._seen == _FIRST_FIT_STEPS or self._seen % _REFIT_STEPS == 0:
+            window = min(self._seen, _WINDOW_STEPS)
+            self.coefficients = fit(self._rows[:window], self._durations_ms[:window], self._prior)
 
 
 def fit(
@@ -71,7 +73,11 @@ def _vector(found: StepCoefficients) -> npt.NDArray[np.float64]:
     )
 
 
-def _features(shape: StepShape) -> npt.NDArray[np.float64]:
-    return np.array(
-        [1.0, shape.decode_rows, shape.context_tokens, shape.prefill_tokens, shape.prefill_context_tokens]
+def _features(shape: StepShape) -> tuple[float, ...]:
+    return (
+        1.0,
+        shape.decode_rows,
+        shape.context_tokens,
+        shape.prefill_tokens,
+        shape.prefill_context_tokens,
     )

@@ -1,5 +1,6 @@
 """The memory that holds KV. Both allocators satisfy the engine's `KVAllocator`."""
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class _Regions:
         limit = self._limit_bytes
         if limit is not None and self.used_bytes + size_bytes > limit:
             raise OutOfMemory(
-                f"{size_bytes} bytes of KV do not fit: {self.used_bytes} of the limit of {limit} bytes are taken; "
-                "lower kv_blocks or raise the limit"
+                f"{size_bytes} bytes of KV do not fit: {self.used_bytes} of the limit of {limit} bytes "
+                "are taken; lower kv_blocks or raise the limit"
             )
 
     def add(self, pages: mmap.mmap) -> memoryview:
@@ -132,7 +133,5 @@ def _refused(size_bytes: int, error: Exception) -> OutOfMemory:
 
 
 def _advise_huge(pages: mmap.mmap) -> None:
-    try:
+    with contextlib.suppress(OSError):  # a kernel without them: small pages work as well
         pages.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        pass  # a kernel without them: small pages work as well

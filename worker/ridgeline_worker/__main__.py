@@ -1,4 +1,5 @@
-"""`python -m ridgeline_worker`: the front process. Everything that it takes from its surroundings it takes here."""
+"""`python -m ridgeline_worker`: the front process.
+Everything that it takes from its surroundings it takes here."""
 
 import asyncio
 import os
@@ -11,12 +12,12 @@ from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import RidgelineError
 from ridgeline_contracts.exits import USAGE
 from ridgeline_contracts.ids import Incarnation
-from ridgeline_contracts.model_folder import load_model_folder
+from ridgeline_contracts.model_folder import ModelFolder, load_model_folder
 
 from ridgeline_worker.application import WorkerApplication, stop_on_signals
 from ridgeline_worker.flags import parse_flags
 from ridgeline_worker.log_lines import log_to_stderr
-from ridgeline_worker.served import Served, served_from
+from ridgeline_worker.served import served_from
 from ridgeline_worker.settings import WorkerSettings
 
 
@@ -32,15 +33,18 @@ def _product_version() -> str:
 
 
 def core_environment(surroundings: dict[str, str], threads: int) -> dict[str, str]:
-    """The core's environment: OpenMP must know its threads, and that they sleep when idle, before torch loads."""
+    """The core's environment: OpenMP must know its threads, and that they sleep when idle, before torch
+    loads."""
     defaults = {"OMP_WAIT_POLICY": "passive"}
     return defaults | surroundings | {"OMP_NUM_THREADS": str(threads)}
 
 
-async def _run(settings: WorkerSettings, served: Served) -> int:
+async def _run(settings: WorkerSettings, folder: ModelFolder) -> int:
+    serving = settings.serving
     application = WorkerApplication(
         settings,
-        served,
+        served_from(folder, model_name=serving.model_name, price_version=serving.price_version),
+        folder=folder,
         environment=core_environment(dict(os.environ), settings.engine.threads),
         clock=SystemClock(),
         product_version=_product_version(),
@@ -60,9 +64,7 @@ def main(arguments: list[str]) -> int:
         )
         log_to_stderr(settings.log_level)
         folder = load_model_folder(settings.engine.model_folder)
-        serving = settings.serving
-        served = served_from(folder, model_name=serving.model_name, price_version=serving.price_version)
-        return asyncio.run(_run(settings, served))
+        return asyncio.run(_run(settings, folder))
     except RidgelineError as error:
         print(f"ridgeline_worker: {error.message}", file=sys.stderr)
         return USAGE

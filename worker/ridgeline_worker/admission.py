@@ -39,7 +39,8 @@ def check_contract(version: int) -> None:
     """Raises Unsupported for a gateway of another contract version."""
     if version != CONTRACT_VERSION:
         raise Unsupported(
-            f"the gateway speaks contract version {version}, this worker {CONTRACT_VERSION}: run the same release",
+            f"the gateway speaks contract version {version}, this worker {CONTRACT_VERSION}: "
+            "run the same release on both",
             param="contract_version",
         )
 
@@ -95,7 +96,8 @@ def _check_variant(asked: pb.Variant, served: pb.Variant) -> None:
         if getattr(asked, field.name) != getattr(served, field.name)
     ]
     raise Conflict(
-        f"this worker serves another variant of {served.model!r}: {'; '.join(differing)}; resolve the model again",
+        f"this worker serves another variant of {served.model!r}: {'; '.join(differing)}; "
+        "resolve the model again",
         param="variant",
     )
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import grpc
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import SettingsError, WorkerLost
+from ridgeline_contracts.exits import USAGE
 from ridgeline_contracts.ids import Incarnation
+from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_contracts.proto import worker_pb2_grpc
 
 from ridgeline_worker.front import Front
@@ -57,6 +59,7 @@ class WorkerApplication:
         settings: WorkerSettings,
         served: Served,
         *,
+        folder: ModelFolder | None,
         environment: Mapping[str, str],
         clock: Clock,
         product_version: str,
@@ -73,7 +76,12 @@ class WorkerApplication:
             metrics=metrics,
         )
         self.supervisor = CoreSupervisor(
-            settings, self.front, environment=environment, clock=clock, new_incarnation=new_incarnation
+            settings,
+            self.front,
+            folder=folder,
+            environment=environment,
+            clock=clock,
+            new_incarnation=new_incarnation,
         )
         self.front.connect_core(self.supervisor.send)
         self.listening: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
@@ -88,7 +96,7 @@ class WorkerApplication:
         self._stop.set()
 
     async def run(self) -> int:
-        """Raises SettingsError for a port that is taken."""
+        """Raises SettingsError for a port that is taken, and for what the engine cannot be started with."""
         serving = self._settings.serving
         server = grpc.aio.server(options=SERVER_OPTIONS)
         worker_pb2_grpc.add_WorkerServicer_to_server(WorkerService(self.front), server)
@@ -146,6 +154,8 @@ class WorkerApplication:
         if verdict is None:
             _log.info("worker.stopped")
             return 0
+        if verdict.exit_code == USAGE:
+            raise SettingsError(verdict.reason)
         _log.error("worker.giving_up exit_code=%d reason=%r", verdict.exit_code, verdict.reason)
         return verdict.exit_code
 

@@ -4,7 +4,8 @@ import asyncio
 
 
 class Bell:
-    """`version` counts the rings. Wait for a version later than the one that you have seen, and none is missed."""
+    """`version` counts the rings. Wait for a version later than the one that you have seen, and none is
+    missed."""
 
     def __init__(self) -> None:
         self.version = 0

@@ -14,6 +14,7 @@ from ridgeline_worker.messages import Command, CoreSpec, Event, StopCommand
 
 _log = logging.getLogger(__name__)
 _STOP_TIMEOUT_S = 5.0
+_STDERR = 2
 
 
 class CoreLink:
@@ -38,6 +39,7 @@ class CoreLink:
         ours, theirs = connected_pair()
         command = (
             sys.executable,
+            "-P",
             "-m",
             "ridgeline_worker.core_process",
             str(theirs.fileno()),
@@ -46,7 +48,7 @@ class CoreLink:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            stdout=_STDERR,
             pass_fds=(theirs.fileno(),),
             env=dict(environment),
         )

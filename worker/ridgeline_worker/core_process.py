@@ -1,9 +1,10 @@
-"""The core process: `python -m ridgeline_worker.core_process FD PARENT_PID`, started by the front and by nobody else.
+"""The core process: `python -m ridgeline_worker.core_process FD PARENT_PID`, started by the front alone.
 
 It reads a CoreSpec from the socket, builds the engine and runs it. It ignores SIGINT and SIGTERM, because a
 terminal and a supervisor signal whole process groups, and the front ends it when its requests are drained.
 """
 
+import faulthandler
 import importlib
 import logging
 import os
@@ -22,13 +23,12 @@ from ridgeline_worker.inbox import Inbox
 from ridgeline_worker.log_lines import log_to_stderr
 from ridgeline_worker.messages import CoreFailed, CoreReady, CoreSpec
 from ridgeline_worker.parent import die_with_parent
-from ridgeline_worker.settings import EngineSettings
 
 EXIT_START_FAILED = 3
 EXIT_ENGINE_FAILED = 4
 
 _log = logging.getLogger(__name__)
-EngineFactory = Callable[[EngineSettings, Clock], EngineLike]
+EngineFactory = Callable[[CoreSpec, Clock], EngineLike]
 
 
 def load_factory(path: str) -> EngineFactory:
@@ -40,7 +40,8 @@ def load_factory(path: str) -> EngineFactory:
 
 
 def run_core(channel: BlockingChannel, clock: Clock) -> int:
-    """Lives one core's life and returns its exit code. Whatever goes wrong is told to the front before the end."""
+    """Lives one core's life and returns its exit code.
+    Whatever goes wrong is told to the front before the end."""
     spec = channel.receive()
     if not isinstance(spec, CoreSpec):
         return 0
@@ -55,7 +56,7 @@ def run_core(channel: BlockingChannel, clock: Clock) -> int:
         CoreLoop(engine, inbox, send=channel.send, clock=clock).run()
     except BrokenPipeError:
         return 0
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - told to the front; the process ends
         _log.exception("core.failed incarnation=%s", spec.incarnation)
         channel.send(_last_words(error))
         return EXIT_ENGINE_FAILED
@@ -65,14 +66,14 @@ def run_core(channel: BlockingChannel, clock: Clock) -> int:
 
 def _build(spec: CoreSpec, channel: BlockingChannel, clock: Clock) -> EngineLike | None:
     try:
-        return load_factory(spec.factory)(spec.settings, clock)
+        return load_factory(spec.factory)(spec, clock)
     except RidgelineError as error:
         channel.send(CoreFailed(error.code, error.message))
     except MemoryError:
         channel.send(
             CoreFailed("out_of_memory", "the host has too little memory for this model's weights and cache")
         )
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - told to the front; the process ends
         _log.exception("core.start_failed incarnation=%s", spec.incarnation)
         channel.send(
             CoreFailed(InvariantError.code, f"the engine could not be built: {type(error).__name__}: {error}")
@@ -88,6 +89,7 @@ def _last_words(error: Exception) -> CoreFailed:
 
 
 def main(arguments: list[str]) -> int:
+    faulthandler.enable()
     descriptor, parent_pid = int(arguments[0]), int(arguments[1])
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)

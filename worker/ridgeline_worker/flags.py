@@ -4,6 +4,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.ids import ModelName, WorkerId
@@ -16,7 +17,8 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size_bytes(text: str) -> int:
-    """`1GB`, `512MiB`, `1.5g`, `4096`: powers of 1000, with an i powers of 1024. Raises SettingsError otherwise."""
+    """`1GB`, `512MiB`, `1.5g`, `4096`: powers of 1000, with an i powers of 1024.
+    Raises SettingsError otherwise."""
     found = _SIZE.fullmatch(text.strip())
     size_bytes = (
         0
@@ -29,7 +31,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]  # it raises instead of ending the process
+    def error(self, message: str) -> NoReturn:
         raise SettingsError(f"{message}; see `python -m ridgeline_worker --help`")
 
 

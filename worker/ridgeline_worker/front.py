@@ -13,7 +13,6 @@ from ridgeline_contracts.errors import Overloaded, PeerError, RidgelineError, er
 from ridgeline_contracts.ids import Incarnation
 from ridgeline_contracts.proto import worker_pb2 as pb
 from ridgeline_contracts.wire import CONTRACT_VERSION, capabilities_to_wire
-
 from ridgeline_engine.snapshots import LoadSnapshot
 
 from ridgeline_worker.admission import admit, check_contract, emitted_by_choice, key_of
@@ -170,8 +169,11 @@ class Front:
         return session
 
     def end_session(self, session: GatewaySession) -> None:
-        """The stream is over. What it still had running is cancelled at once: a session is never resumed, because a
-        gateway cannot know which frames of a broken stream are lost; it tries again under its next attempt."""
+        """The stream is over: what it still had running is cancelled at once.
+
+        A session is never resumed. A gateway cannot know which frames of a broken stream are lost, so that it
+        tries again under its next attempt; to wait for it would only compute what nobody reads.
+        """
         if self._sessions.pop(session.session_id, None) is None:
             return
         cancelled = self._cancel_session(session.session_id)
@@ -226,7 +228,8 @@ class Front:
         )
 
     def cancel(self, session: GatewaySession, cancel: pb.Cancel) -> None:
-        """Its terminal rows come with the next step. A request that has ended, or another's, is left alone."""
+        """Its terminal rows come with the next step.
+        A request that has ended, or another's, is left alone."""
         key = key_of(cancel)
         if self._table.owner(key) == session.session_id:
             self._send(CancelCommand((key,)))

@@ -1,4 +1,5 @@
-"""The core's inbox: a thread takes commands off the socket while a step runs, the main loop picks them up between."""
+"""The core's inbox: a thread takes commands off the socket while a step runs, the main loop picks them
+up between."""
 
 import threading
 from collections import deque
@@ -9,7 +10,8 @@ from ridgeline_worker.messages import Command, StopCommand
 
 
 class Inbox:
-    """A queue of commands. When the front is gone, or the stream breaks, its last command is a StopCommand."""
+    """A queue of commands. When the front is gone, or the stream breaks, its last command is a
+    StopCommand."""
 
     def __init__(self) -> None:
         self._commands: deque[Command] = deque()

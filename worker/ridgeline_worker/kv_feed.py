@@ -1,7 +1,7 @@
-"""The prefix cache's changes, kept so that any number of listeners can follow, and a mirror of it for newcomers.
+"""The prefix cache's changes, kept so that many listeners can follow, and a mirror of it for newcomers.
 
-A listener holds only its own position. One that has fallen out of the ring gets a snapshot, so a slow listener costs
-neither memory nor time, and a gap is always visible as one.
+A listener holds only its own position. One that has fallen out of the ring gets a snapshot, so a slow
+listener costs neither memory nor time, and a gap is always visible as one.
 """
 
 from collections import deque

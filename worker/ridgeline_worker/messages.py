@@ -1,10 +1,12 @@
-"""What front and core say to each other over their private socket. All frozen; rows travel packed (see `rows`)."""
+"""What front and core say to each other over their private socket.
+All frozen; rows travel packed (see `rows`)."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ridgeline_contracts.capabilities import Capabilities
 from ridgeline_contracts.ids import Incarnation
+from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_engine.kv_events import KVChange
 from ridgeline_engine.request import Request, RequestKey
 from ridgeline_engine.snapshots import LoadSnapshot, StepStats
@@ -21,6 +23,9 @@ class CoreSpec:
     settings: EngineSettings
     incarnation: Incarnation
     log_level: str
+    folder: ModelFolder | None
+    """As the front read it, so that a large one is not hashed twice.
+    None only where the engine needs none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from ridgeline_engine.request import PriorityClass, Request
-
 from ridgeline_engine.snapshots import LoadSnapshot, StepStats
 
 from ridgeline_worker.messages import StepDone

@@ -43,10 +43,11 @@ class GiveUp:
 
 
 def after_death(deaths: tuple[Death, ...], *, has_served: bool) -> StartAgain | GiveUp:
-    """Decides after the last of `deaths` (oldest first, at least one). `has_served`: a core was ready before."""
+    """Decides after the last of `deaths` (oldest first, at least one).
+    `has_served`: a core was ready before."""
     last = deaths[-1]
     if last.cause is DeathCause.START_REFUSED and not has_served:
-        return GiveUp(USAGE, "the core cannot start with these settings")
+        return GiveUp(USAGE, "the engine cannot be started so")
     if last.cause is DeathCause.DEVICE_FAULT and _device_faults(deaths, last.at_ms) >= 2:
         return GiveUp(GPU_FAULT, f"two device faults within {GPU_FAULT_WINDOW_S} s")
     failed_starts = _trailing_failed_starts(deaths)

@@ -1,7 +1,7 @@
 """An engine's output rows on their way from core to front, and from there to the wire.
 
-Rows are the one thing that travels with every step. As tuples of plain values they pickle fifteen times faster
-than as dataclasses, and that time is the core's, between two steps.
+Rows are the one thing that travels with every step. As tuples of plain values they pickle fifteen times
+faster than as dataclasses, and that time is the core's, between two steps.
 """
 
 from collections.abc import Iterable

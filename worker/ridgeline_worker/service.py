@@ -16,7 +16,7 @@ from ridgeline_worker.session import GatewaySession
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 _DEFAULT_INTERVAL_MS = 1000
 _INTERVAL_RANGE_MS = (50, 60_000)
-_LOAD_GAP_MS = 25
+_LOAD_GAP_MS = 50
 """A report follows a change within this; more changes meanwhile share one report."""
 
 
@@ -58,7 +58,7 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
                 writer.cancel()
                 await context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    "the gateway left too many rows unread and lost its requests: read faster, then open a new session",
+                    "the gateway left too many rows unread and lost its requests: open a new session",
                 )
         finally:
             for task in tasks:

@@ -1,4 +1,5 @@
-"""One gateway's stream: numbered step frames through a bounded outbox, so that a slow reader hurts only itself."""
+"""One gateway's stream: numbered step frames through a bounded outbox, so that a slow reader hurts only
+itself."""
 
 import asyncio
 from collections import deque
@@ -9,7 +10,8 @@ from ridgeline_contracts.proto import worker_pb2 as pb
 
 
 class Outbox:
-    """Messages that the gateway has not read yet. Its bound is in rows, the unit that a slow reader piles up."""
+    """Messages that the gateway has not read yet.
+    Its bound is in rows, the unit that a slow reader piles up."""
 
     def __init__(self, *, max_rows: int) -> None:
         self._max_rows = max_rows
@@ -23,7 +25,8 @@ class Outbox:
         return not self._messages
 
     def put(self, message: pb.WorkerMessage, rows: int) -> bool:
-        """Queues a message that holds `rows` rows. False, and nothing queued, when the bound would be passed."""
+        """Queues a message that holds `rows` rows.
+        False, and nothing queued, when the bound would be passed."""
         if self._rows + rows > self._max_rows:
             return False
         self._messages.append((message, rows))

@@ -1,4 +1,5 @@
-"""Keeps one core running: starts it, hands on what it says, watches that it lives, starts it again after its death."""
+"""Keeps one core running: starts it, hands on what it says, watches that it lives, starts it again
+after its death."""
 
 import asyncio
 import logging
@@ -16,6 +17,7 @@ from ridgeline_contracts.errors import (
     error_from_code,
 )
 from ridgeline_contracts.ids import Incarnation
+from ridgeline_contracts.model_folder import ModelFolder
 
 from ridgeline_worker.core_link import CoreLink
 from ridgeline_worker.messages import Command, CoreFailed, CoreReady, CoreSpec, Event
@@ -46,12 +48,14 @@ class CoreSupervisor:
         settings: WorkerSettings,
         listener: CoreListener,
         *,
+        folder: ModelFolder | None,
         environment: Mapping[str, str],
         clock: Clock,
         new_incarnation: Callable[[], Incarnation],
     ) -> None:
         self._settings = settings
         self._listener = listener
+        self._folder = folder
         self._environment = environment
         self._clock = clock
         self._new_incarnation = new_incarnation
@@ -66,7 +70,8 @@ class CoreSupervisor:
         return None if self._link is None else self._link.pid
 
     def send(self, command: Command) -> None:
-        """To the core that is ready. Without one the command is dropped: `core_lost` has answered for its requests."""
+        """To the core that is ready. Without one the command is dropped: `core_lost` has answered for
+        its requests."""
         if self._link is not None and self._is_ready:
             self._link.send(command)
 
@@ -82,17 +87,22 @@ class CoreSupervisor:
 
     async def stop(self) -> None:
         """Ends the core, by force when it does not listen."""
-        if self._link is not None:
-            await self._link.stop()
-            self._link = None
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if not self._is_ready:
+            # It is loading and reads no commands; there is nothing to lose.
+            link.end_now()
+        await link.stop()
 
     async def _one_life(self) -> None:
         limits = self._settings.limits
         spec = CoreSpec(
-            self._settings.core_factory,
-            self._settings.engine,
-            self._new_incarnation(),
-            self._settings.log_level,
+            factory=self._settings.core_factory,
+            settings=self._settings.engine,
+            incarnation=self._new_incarnation(),
+            log_level=self._settings.log_level,
+            folder=self._folder,
         )
         self._last_words = None
         link = self._link = await CoreLink.start(spec, environment=self._environment, clock=self._clock)
@@ -155,7 +165,13 @@ class CoreSupervisor:
 
     def _explained(self, verdict: GiveUp) -> GiveUp:
         words = self._last_words
-        return verdict if words is None else GiveUp(verdict.exit_code, f"{verdict.reason}: {words.message}")
+        if words is None:
+            return verdict
+        # A refusal may end with the memory ledger: a table for the log, where the reason is one line.
+        first, *table = words.message.splitlines()
+        for line in table:
+            _log.error("core.refused %s", line)
+        return GiveUp(verdict.exit_code, f"{verdict.reason}: {first}")
 
 
 def is_hung(now_ms: float, *, last_heard_ms: float, limit_ms: float) -> bool:

@@ -1,4 +1,5 @@
-"""The requests that the core holds, and whose they are: the place where `exactly one terminal row` is kept true."""
+"""The requests that the core holds, and whose they are: the place where `exactly one terminal row` is
+kept true."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -74,31 +74,31 @@ class Fetcher:
         if source is None:
             return self._fetched_before(asked)
         name = default_name(source) if name is None else name
-        self.cache.folder(name)
         try:
+            # Without the lock first: a finished model is then usable from a folder that cannot be written to.
+            there = None if force or self.cache.staging(name).exists() else self._still_good(source, name)
+            if there is not None:
+                return Fetched(there, was_there=True)
             with self.cache.lock(name, on_wait=lambda: self._say_waiting(name)):
                 return self._fetch_locked(source, name, force=force)
         except OSError as error:
             raise self._from_os_error(error) from error
 
     def _fetched_before(self, asked: str) -> Fetched:
-        if self.cache_has(asked):
+        if any(entry.name == asked and entry.state == "ready" for entry in self.cache.entries()):
             return Fetched(self.cache.load(asked), was_there=True)
         raise unknown_name(asked, self.catalogue)
-
-    def cache_has(self, name: str) -> bool:
-        """Whether a finished model of this name is in the cache."""
-        return any(entry.name == name and entry.state == "ready" for entry in self.cache.entries())
 
     def _say_waiting(self, name: str) -> None:
         self.progress.note(f"another process is working on {name}: waiting for it")
 
     def _fetch_locked(self, source: Source, name: str, *, force: bool) -> Fetched:
-        if not force:
-            there = self._still_good(source, name)
-            if there is not None:
-                return Fetched(there, was_there=True)
         staging = self.cache.staging(name)
+        there = None if force else self._still_good(source, name)
+        if there is not None:
+            # Of a run that was killed after it published, or of a forced one that was given up.
+            shutil.rmtree(staging, ignore_errors=True)
+            return Fetched(there, was_there=True)
         if force:
             shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True, exist_ok=True)
@@ -117,10 +117,10 @@ class Fetcher:
             if manifest is None:
                 return None
             _check_same_origin(source, name, manifest)
-            outdated = manifest["converter_version"] not in (None, CONVERTER_VERSION) or _source_changed(
-                source, manifest
-            )
-            return None if outdated else load_model_folder(self.cache.folder(name))
+            old_converter = manifest["converter_version"] not in (None, CONVERTER_VERSION)
+            if old_converter or _source_changed(source, manifest):
+                return None
+            return load_model_folder(self.cache.folder(name))
         except Conflict:
             raise
         except RidgelineError as error:

@@ -65,8 +65,9 @@ def up(
 ) -> None:
     """Start the whole platform on this machine and serve until Ctrl-C.
 
-    Router, workers and gateway run as processes of their own on loopback; one that dies is started again. Ctrl-C
-    (or SIGTERM) drains and stops all, a second one stops at once. Exit code 2: something to mend, said in one line.
+    Router, workers and gateway run as processes of their own on loopback; one that dies is started again.
+    Ctrl-C (or SIGTERM) drains and stops all, a second one stops at once. Exit code 2: something to mend, said
+    in one line.
     """
     options = UpOptions(
         workers=workers,

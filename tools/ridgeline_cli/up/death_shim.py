@@ -1,10 +1,10 @@
-"""The first thing that runs in a child of `up`: ties the child's life to its parent's, then becomes the program.
+"""What first runs in a child of `up`: ties its life to its parent's, then becomes the program.
 
     python -I -S death_shim.py PARENT_PID PROGRAM ARGUMENT...
 
-A script and not a module: started without site packages it costs some ten milliseconds. The request survives the
-exec. A parent that died before it was made is noticed by the check after it. The kernel acts on the end of the
-*thread* that started the child, so that a supervisor starts its children from its main thread.
+A script and not a module: started without site packages it costs some ten milliseconds. The request survives
+the exec. A parent that died before it was made is noticed by the check after it. The kernel acts on the end
+of the *thread* that started the child, so that a supervisor starts its children from its main thread.
 """
 
 import ctypes

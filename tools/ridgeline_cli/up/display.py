@@ -1,4 +1,4 @@
-"""What `up` shows: a moving list of the children while they start on a terminal, and one line a thing elsewhere."""
+"""What `up` shows: on a terminal a moving list of the children while they start, else one line a thing."""
 
 import signal
 from contextlib import suppress

@@ -97,7 +97,10 @@ def restart_delay_ms(deaths: int, limits: LifecycleLimits) -> float:
 
 
 class Lifecycle:
-    """One child's state. `handle` returns what to do, in order; an event that cannot happen now changes nothing."""
+    """One child's state.
+
+    `handle` returns what to do, in order; an event that cannot happen now changes nothing.
+    """
 
     def __init__(self, *, clock: Clock, limits: LifecycleLimits) -> None:
         self._clock = clock
@@ -137,7 +140,7 @@ class Lifecycle:
         return actions
 
     def handle_exit(self, exit_code: int) -> tuple[Action, ...]:
-        """An exit, judged first: bad settings and a child that never once got ready are not tried for ever."""
+        """An exit, judged first: a child that refuses its settings or never gets ready is given up."""
         hopeless = not self._was_ready and (
             exit_code == USAGE or self._deaths + 1 >= self._limits.first_start_tries
         )

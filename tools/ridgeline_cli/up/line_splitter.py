@@ -2,7 +2,7 @@
 
 
 class LineSplitter:
-    """Feed it what was read; it returns the whole lines so far. A line past the limit is handed out in pieces."""
+    """Feed it what was read; it returns the whole lines so far. A line past the limit comes in pieces."""
 
     def __init__(self, *, limit_bytes: int = 64 * 1024) -> None:
         self._limit_bytes = limit_bytes

@@ -1,50 +1,62 @@
 """The tenant that `up` makes for its user, and its key, which stays the same over runs."""
 
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 from ridgeline_contracts.errors import PeerError
+from ridgeline_contracts.keys import generate_key
 
 from ridgeline_cli.up.private_files import read_private, write_private
 
 TENANT_ID = "local"
 _TIMEOUT_S = 30.0
-# In resource tokens (a prompt token of the reference model is 1): more than one person's machine can spend, and
-# small enough to see it move.
-_QUOTA = {"rate_per_s": 100_000, "burst": 1_000_000}
+# More than one person's machine can spend, and small enough to see it move.
+_TENANT = {
+    "name": "the user of this machine",
+    "quota": {"rate_tokens_per_s": 10_000, "burst_tokens": 1_000_000},
+}
 
 
-async def ensure_tenant_key(path: Path, *, base_url: str, admin_url: str, admin_key: str) -> str:
-    """The key in `path` if the gateway takes it, else a new one, written there.
+async def ensure_tenant_key(path: Path, *, admin_url: str, admin_key: str) -> str:
+    """The key in `path`, made if it is missing, known to the gateway as the local tenant's.
 
-    A data folder whose tenant store was removed thus gets a new key. Raises PeerError if the gateway refuses.
+    A tenant that exists is left as it is. A key that the gateway refuses (it was revoked, or the pepper has changed)
+    is replaced by a new one. Raises PeerError for any other refusal.
     """
     held = read_private(path)
-    async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
-        if held is not None and await _is_taken(client, base_url, held.strip()):
-            return held.strip()
-        admin = {"Authorization": f"Bearer {admin_key}"}
-        tenant = {"name": "this machine's user", "quota": _QUOTA}
-        await _ask(client, "PUT", f"{admin_url}/admin/v1/tenants/{TENANT_ID}", admin, tenant)
-        made = await _ask(client, "POST", f"{admin_url}/admin/v1/tenants/{TENANT_ID}/keys", admin, {})
-        key = str(made["key"])
-    write_private(path, key + "\n")
+    key = _new_key() if held is None else held.strip()
+    headers = {"Authorization": f"Bearer {admin_key}"}
+    async with httpx.AsyncClient(
+        base_url=admin_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
+    ) as client:
+        tenant_path = f"/admin/tenants/{TENANT_ID}"
+        if (await client.get(tenant_path)).status_code == httpx.codes.NOT_FOUND:
+            _check(await client.put(tenant_path, json=_TENANT))
+        added = await _add_key(client, key)
+        if added.status_code == httpx.codes.CONFLICT:
+            key = _new_key()
+            added = await _add_key(client, key)
+        _check(added)
+    if held is None or held.strip() != key:
+        write_private(path, key + "\n")
     return key
 
 
-async def _is_taken(client: httpx.AsyncClient, base_url: str, key: str) -> bool:
-    answer = await client.get(f"{base_url}/models", headers={"Authorization": f"Bearer {key}"})
-    return answer.status_code == httpx.codes.OK
+def _new_key() -> str:
+    return generate_key(secrets.token_bytes).reveal()
 
 
-async def _ask(
-    client: httpx.AsyncClient, method: str, url: str, headers: dict[str, str], body: dict[str, Any]
-) -> dict[str, Any]:
-    answer = await client.request(method, url, headers=headers, json=body)
+async def _add_key(client: httpx.AsyncClient, key: str) -> httpx.Response:
+    body: Mapping[str, Any] = {"key": key}
+    return await client.post(f"/admin/tenants/{TENANT_ID}/keys", json=body)
+
+
+def _check(answer: httpx.Response) -> None:
     if not answer.is_success:
-        raise PeerError(f"the gateway answered {answer.status_code} to {method} {url}: {answer.text[:500]}")
-    held = answer.json()
-    if not isinstance(held, dict):
-        raise PeerError(f"the gateway's answer to {method} {url} is no object")
-    return held
+        request = answer.request
+        raise PeerError(
+            f"the gateway answered {answer.status_code} to {request.method} {request.url}: {answer.text[:500]}"
+        )

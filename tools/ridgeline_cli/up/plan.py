@@ -17,7 +17,7 @@ class Role(StrEnum):
 
 
 STOP_ORDER = (Role.GATEWAY, Role.WORKER, Role.ROUTER)
-"""The gateway ends its streams while the workers still answer; the router goes when nobody asks it any more."""
+"""The gateway ends its streams while the workers still answer; nobody asks the router any more at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,8 @@ def _gateway(facts: PlanFacts) -> ChildSpec:
 def _child(
     facts: PlanFacts, name: str, role: Role, flags: list[str], *, ready_port: int, threads: int
 ) -> ChildSpec:
-    # -P: a folder that happens to be called like one of our imports must not be found in the working directory.
+    # -P: a folder that happens to be called like one of our imports must not be found in the working
+    # directory.
     command = (facts.python, "-P", "-m", f"ridgeline_{role}", *flags)
     environment = (
         ("PYTHONUNBUFFERED", "1"),

@@ -36,7 +36,10 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def choose_ports(*, workers: int, gateway: int, admin: int | None) -> Ports:
-    """All ports of a run. The gateway's is checked, the admin's too where it is stated; the rest are found free."""
+    """All ports of a run.
+
+    The gateway's is checked, the admin's too where it is stated; the rest are found free.
+    """
     check_port_free(gateway, flag="--port")
     if admin is not None:
         check_port_free(admin, flag="--admin-port")

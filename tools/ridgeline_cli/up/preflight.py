@@ -11,7 +11,10 @@ from ridgeline_cli.up.sizes import written_size
 DTYPES = ("auto", "bf16", "fp32")
 MAX_WORKERS = 64
 KV_BYTES_BY_DEFAULT = 1024**3
-"""Per worker. Some twenty thousand tokens of the small default model in fp32, and leaves a laptop its memory."""
+"""Per worker.
+
+Some twenty thousand tokens of the small default model in fp32, and leaves a laptop its memory.
+"""
 KV_BYTES_AT_LEAST = 64 * 1024**2
 _PROCESS_BYTES = 700 * 1024**2
 """A worker without weights: two Python processes, torch, its buffers."""
@@ -73,8 +76,8 @@ def resolve_threads(options: UpOptions, machine: MachineEvidence) -> int:
 def resolve_kv_bytes(options: UpOptions, machine: MachineEvidence, *, weight_bytes: int, dtype: str) -> int:
     """KV memory of each worker: as stated, else up to KV_BYTES_BY_DEFAULT of what is left.
 
-    `weight_bytes` are those of the model's files, in 16 bits a weight. Raises SettingsError, with the sum and the
-    smallest change that helps, where it does not fit.
+    `weight_bytes` are those of the model's files, in 16 bits a weight. Raises SettingsError, with the sum and
+    the smallest change that helps, where it does not fit.
     """
     loaded_bytes = weight_bytes * (2 if dtype == "fp32" else 1)
     fixed_bytes = _SERVICE_BYTES + options.workers * (_PROCESS_BYTES + loaded_bytes)
@@ -83,8 +86,8 @@ def resolve_kv_bytes(options: UpOptions, machine: MachineEvidence, *, weight_byt
     needed_bytes = fixed_bytes + options.workers * wanted_bytes
     if needed_bytes > usable_bytes:
         raise SettingsError(
-            f"too little memory: {options.workers} worker(s) with {written_size(loaded_bytes)} of {dtype} weights "
-            f"and {written_size(wanted_bytes)} of KV each need {written_size(needed_bytes)}, "
+            f"too little memory: {options.workers} worker(s) with {written_size(loaded_bytes)} of {dtype} "
+            f"weights and {written_size(wanted_bytes)} of KV each need {written_size(needed_bytes)}, "
             f"{written_size(usable_bytes)} can be used: {_way_out(options, dtype)}"
         )
     if options.kv_bytes is not None:

@@ -19,7 +19,9 @@ class ReadyProbe:
 
     async def __call__(self, spec: ChildSpec) -> None:
         """Returns once the child answers 200. Runs until then: the caller bounds it."""
-        while not await self._answers(spec.ready_url):
+        while True:
+            if await self._answers(spec.ready_url):
+                return
             await asyncio.sleep(_PAUSE_S)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One running child: started through the death shim in a process group of its own, its output read as lines."""
+"""One running child: started through the death shim, in a process group of its own, read as lines."""
 
 import asyncio
 import os
@@ -98,7 +98,8 @@ class LocalProcess:
             self._call(self._on_line, line)
 
     def _wait(self) -> None:
-        # Not reaped yet, so that the group is still this child's: what a child that crashed has started dies too.
+        # Not reaped yet, so that the group is still this child's: what a child that crashed has started dies
+        # too.
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_status != 0:
             self._kill_group()

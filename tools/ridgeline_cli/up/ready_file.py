@@ -1,4 +1,4 @@
-"""The ready file: where a running platform is, with which keys, in which processes. For scripts, tests and `chat`."""
+"""The ready file: where a running platform is, with which keys, in which processes. For `chat` and scripts."""
 
 import json
 from dataclasses import dataclass
@@ -55,7 +55,8 @@ def read_ready(path: Path) -> Ready:
     text = read_private(path)
     if text is None:
         raise NotFound(
-            f"no ready file at {path}: start the platform with `ridgeline up`, or give --base-url and --api-key"
+            f"no ready file at {path}: start the platform with `ridgeline up`, "
+            "or give --base-url and --api-key"
         )
     try:
         held: dict[str, Any] = json.loads(text)

@@ -1,4 +1,4 @@
-"""One child's shell: feeds its lifecycle with what happens to the process and does what the lifecycle answers."""
+"""One child's shell: tells its lifecycle what happens to the process and does what the lifecycle answers."""
 
 import asyncio
 from collections import deque
@@ -134,7 +134,8 @@ class ChildRunner:
         try:
             self._child = self._spawn(self.spec, on_line=self._on_line, on_exit=self._on_exit)
         except OSError as error:
-            # Counted like a death, so that a machine that is short of processes for a moment gets another try.
+            # Counted like a death, so that a machine that is short of processes for a moment gets another
+            # try.
             self._on_line(f"cannot be started: {error}")
             asyncio.get_running_loop().call_soon(self._on_exit, _NOT_STARTED)
             return

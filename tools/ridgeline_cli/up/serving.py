@@ -40,7 +40,10 @@ class Serving:
         return f"http://{address(self.facts.ports.admin)}"
 
     async def run(self, *, clock: Clock, environ: Mapping[str, str]) -> int:
-        """Serves until it is stopped by a signal. Returns the exit code; no child and no ready file is left."""
+        """Serves until it is stopped by a signal.
+
+        Returns the exit code; no child and no ready file is left.
+        """
         probe = ReadyProbe()
         announcer = _Announcer(self)
         supervisor = Supervisor(
@@ -65,7 +68,6 @@ class Serving:
         """What to tell the world, the tenant's key checked or made."""
         api_key = await ensure_tenant_key(
             self.facts.keys.tenant_key,
-            base_url=self.base_url,
             admin_url=self.admin_url,
             admin_key=self.admin_key,
         )

@@ -17,7 +17,7 @@ from ridgeline_cli.up.runner import ChildRunner, Death, Probe, Watcher
 _FAILED = 1
 
 OnAllReady = Callable[[Pids], Awaitable[None]]
-"""Awaited when every child is ready: the first time, and again after each restart. What it raises ends the run."""
+"""Awaited when every child is ready, first and after each restart. What it raises ends the run."""
 
 
 class Supervisor:
@@ -55,8 +55,8 @@ class Supervisor:
     async def run(self) -> int:
         """Starts everything and returns when everything has stopped: 0 when asked to, else an exit code.
 
-        USAGE (2) where a child refused its settings, 1 where it could not be started for another reason. However it
-        ends, also by an exception, no child is left running.
+        USAGE (2) where a child refused its settings, 1 where it could not be started for another reason.
+        However it ends, also by an exception, no child is left running.
         """
         telling = asyncio.create_task(self._tell_all_ready(), name="all-ready")
         try:

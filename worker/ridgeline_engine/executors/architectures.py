@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline_contracts.errors import Unsupported
+from ridgeline_contracts.errors import SettingsError, Unsupported
 from ridgeline_contracts.kv import GroupId, KVDtype, KVGroup, KVKind
 
 from ridgeline_engine.executors.config_fields import ConfigFields
@@ -122,20 +122,25 @@ def read_shape(config: Mapping[str, Any]) -> DecoderShape:
         fields.count("num_attention_heads"),
         fields.count("hidden_size"),
     )
+    kv_heads = fields.count("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise SettingsError(
+            f"num_key_value_heads={kv_heads} in config.json does not divide num_attention_heads={heads}: "
+            "mend the file or fetch the model again"
+        )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     if dtype not in _DTYPES:
         raise Unsupported(f"weights of dtype {dtype!r} are not known: {', '.join(_DTYPES)} are")
-    context = fields.count("max_position_embeddings")
     return DecoderShape(
         architecture=architecture,
         layers=layers,
         hidden=hidden,
         feed_forward=fields.count("intermediate_size"),
         query_heads=heads,
-        kv_heads=fields.count("num_key_value_heads", default=heads),
+        kv_heads=kv_heads,
         head_dim=fields.count("head_dim", default=hidden // heads),
         vocab_tokens=fields.count("vocab_size"),
-        context_tokens=context,
+        context_tokens=fields.count("max_position_embeddings"),
         norm_epsilon=fields.positive("rms_norm_eps", default=1e-6),
         rope=read_rope(fields),
         tied_embeddings=fields.flag("tie_word_embeddings", default=False),
@@ -150,7 +155,7 @@ def read_shape(config: Mapping[str, Any]) -> DecoderShape:
 
 def kv_groups(shape: DecoderShape, *, block_tokens: int, dtype: KVDtype) -> tuple[KVGroup, ...]:
     """One group of the layers with full attention, and one of those with each window, in this order."""
-    groups = []
+    groups: list[KVGroup] = []
     for window in sorted(set(shape.windows), key=lambda window: window or 0):
         layers = tuple(layer for layer, own in enumerate(shape.windows) if own == window)
         groups.append(

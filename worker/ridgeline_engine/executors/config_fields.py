@@ -32,10 +32,9 @@ class ConfigFields:
         value = self._config.get(name)
         if value is None and default is not None:
             return default
-        known = isinstance(value, int | float) and not isinstance(value, bool)
-        if not known or not math.isfinite(value) or value <= 0:
-            raise self._strange(name, value, "a positive number")
-        return float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+            return float(value)
+        raise self._strange(name, value, "a positive number")
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self._config.get(name)
@@ -74,6 +73,7 @@ class ConfigFields:
 
     def _strange(self, name: str, value: object, wanted: str) -> SettingsError:
         return SettingsError(
-            f"{self._prefix}{name} in config.json is {value!r}, expected {wanted}: mend the file or fetch the model again",
+            f"{self._prefix}{name} in config.json is {value!r}, expected {wanted}: "
+            "mend the file or fetch the model again",
             param=name,
         )

@@ -70,7 +70,7 @@ def _unscaled(frequencies: npt.NDArray[np.float32], _rope: Rope) -> npt.NDArray[
 
 
 def _linear(frequencies: npt.NDArray[np.float32], rope: Rope) -> npt.NDArray[np.float32]:
-    return frequencies / np.float32(rope.factor)
+    return (frequencies / np.float32(rope.factor)).astype(np.float32)
 
 
 def _llama3(frequencies: npt.NDArray[np.float32], rope: Rope) -> npt.NDArray[np.float32]:

@@ -96,7 +96,7 @@ def _fill(target: npt.NDArray[np.int64], tokens: Sequence[InputToken]) -> list[t
     """Writes the known ids into `target`; returns the references with their offsets."""
     if len(tokens) > 1:
         try:
-            target[:] = tokens
+            target[:] = np.array(tokens, dtype=np.int64)
         except TypeError:
             pass  # a reference among them: drafts behind a token that is still open
         else:

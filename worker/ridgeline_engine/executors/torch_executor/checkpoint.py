@@ -40,7 +40,7 @@ class Checkpoint:
         dtype."""
         if name not in self._files:
             raise SettingsError(
-                f"weight {name} is not in {', '.join(path.name for path in self._paths)} of {self._paths[0].parent}: "
+                f"weight {name} is not in the safetensors files of {self._paths[0].parent}: "
                 "config.json names another architecture than the weights have, or a shard is missing"
             )
         path, file = self._files[name]
@@ -59,6 +59,6 @@ class Checkpoint:
 
 def _open(path: Path) -> Any:
     try:
-        return safe_open(path, framework="pt")  # type: ignore[no-untyped-call]
+        return safe_open(path, framework="pt")
     except SafetensorError as error:
         raise SettingsError(f"{path} is not a safetensors file ({error}): fetch the model again") from error

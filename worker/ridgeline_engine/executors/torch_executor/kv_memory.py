@@ -26,7 +26,7 @@ class KVMemory:
         sizes = [owners[layer].layer_block_bytes * blocks for layer in sorted(owners)]
         memory = _bytes(sum(sizes), allocator, device)
         self.layers: list[Tensor] = []
-        for layer, piece in zip(sorted(owners), memory.split(sizes), strict=True):
+        for layer, piece in zip(sorted(owners), torch.split(memory, sizes), strict=True):
             group = owners[layer]
             shape = (blocks, group.heads, group.parts, group.block_tokens, group.head_dim)
             self.layers.append(piece.view(_TORCH_DTYPES[group.dtype]).view(shape))
@@ -48,7 +48,7 @@ class KVMemory:
 
 def _bytes(size_bytes: int, allocator: KVAllocator, device: torch.device) -> Tensor:
     if device.type == "cpu":
-        # By way of numpy, which holds on to the buffer; torch.frombuffer would let it be unmapped under a tensor.
+        # By way of numpy, which holds on to the buffer: torch.frombuffer would let it go under a tensor.
         return torch.from_numpy(np.frombuffer(allocator.allocate(size_bytes), dtype=np.uint8))
     try:
         return torch.zeros(size_bytes, dtype=torch.uint8, device=device)

@@ -58,15 +58,14 @@ class PenaltyState:
         return torch.tensor([self._row_of_slot[slot] for slot in slots], device=self._device)
 
     def apply(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """Penalised copy of logits [n, vocab], in the order repetition, frequency, presence; float32
-        throughout.
+        """Penalised copy of logits [n, vocab]: repetition, then frequency, then presence, all in float32.
 
-        One operation a step, as the sampler's definition rounds: none of them may be fused into a
-        multiply-add.
+        One operation at a time, as the sampler's definition rounds: nothing may fuse into a multiply-add.
         """
         counts = self._counts[rows]
         appeared = counts > 0
-        repetition, frequency, presence = self._scales[rows].T.unsqueeze(-1)
+        scales = self._scales[rows].unsqueeze(-1)
+        repetition, frequency, presence = scales[:, 0], scales[:, 1], scales[:, 2]
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         penalised = torch.where(appeared | self._in_prompt[rows], repeated, logits)
         penalised = penalised - frequency * counts.float()

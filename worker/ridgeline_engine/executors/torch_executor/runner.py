@@ -47,7 +47,7 @@ class Outcome:
                 rows.append(RowResult(row.slot, row.generation, ()))
                 continue
             one = next(chosen)
-            tokens = () if one.fault is not None else (one.token,)
+            tokens = () if one.token is None else (one.token,)
             logprobs = () if one.logprob is None else (one.logprob,)
             rows.append(RowResult(row.slot, row.generation, tokens, logprobs, one.fault))
         return StepResult(plan.launch, tuple(rows), self.stopwatch.elapsed_ms())

@@ -35,6 +35,6 @@ class Stopwatch:
         return sum(float(begin.elapsed_time(end)) for begin, end in pairs)
 
     def _record(self) -> None:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)

@@ -256,9 +256,9 @@ static void load_chunk(const row_tile *t, long k0, long keys, float *key_panels,
 static void product(const float *x, long ldx, const float *w, long ldw, long depth, rl_start start, float *c, long ldc,
                     long rows) {
     long r = 0;
-    for (; r + 6 <= rows; r += 6) micro_f32(6, 1, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
-    for (; r + 2 <= rows; r += 2) micro_f32(2, 1, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
-    for (; r < rows; r++) micro_f32(1, 1, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
+    for (; r + 6 <= rows; r += 6) micro_f32(6, 1, 0, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
+    for (; r + 2 <= rows; r += 2) micro_f32(2, 1, 0, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
+    for (; r < rows; r++) micro_f32(1, 1, 0, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
 }
 
 /* One chunk of keys against the whole tile: scores, running softmax, values. */

@@ -5,8 +5,8 @@
  */
 #include "micro.h"
 
-#define PANEL_BYTES 16384 /* of one panel per pass when several row tiles reuse it: half of a small L1 */
-#define ROW_BLOCK 96      /* rows per task: with one pass of columns they stay in L2 */
+#define PANEL_BYTES 24576 /* of one panel per pass when several row tiles reuse it: it stays in a small L1 */
+#define ROW_BLOCK 48      /* rows per task: with one pass of columns they stay in L2 */
 #define PASS_ROWS 1024    /* rows copied at a time: bounds the scratch memory */
 #define SERIAL_PACK 48    /* rows up to which the caller's thread copies x alone */
 
@@ -46,7 +46,7 @@ RL_INLINE int panels_at_once(long rows) {
 }
 
 #define WEIGHT float
-#define MICRO(ROWS, PANELS) micro_f32(ROWS, PANELS, x, 1, ROWS, w, RL_PANEL, stride, depth, start, bias, c, ldc)
+#define MICRO(ROWS, PANELS) micro_f32(ROWS, PANELS, 1, x, 1, ROWS, w, RL_PANEL, stride, depth, start, bias, c, ldc)
 #define NAME(part) part##_f32
 #include "tile.inc"
 

@@ -1,0 +1,150 @@
+"""The tenants' HTTP API."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import orjson
+from fastapi import FastAPI
+from ridgeline_contracts.clock import Clock
+from ridgeline_contracts.errors import InvalidRequest, NotFound, RidgelineError
+from ridgeline_contracts.ids import RequestId
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ridgeline_gateway.admission import Admission, Arrival
+from ridgeline_gateway.api_chat import ChatBody
+from ridgeline_gateway.api_completions import CompletionBody
+from ridgeline_gateway.api_errors import error_headers, error_object
+from ridgeline_gateway.api_schema import add_schemas, body_schema
+from ridgeline_gateway.authenticate import Authenticator
+from ridgeline_gateway.directory import KnownModel
+from ridgeline_gateway.metrics import GatewayMetrics
+from ridgeline_gateway.render import Renderer
+from ridgeline_gateway.render_chat import ChatRenderer
+from ridgeline_gateway.render_completions import CompletionRenderer
+from ridgeline_gateway.replies import RunReply, StreamReply, WholeReply
+from ridgeline_gateway.request_body import parse_body
+from ridgeline_gateway.request_context import RequestContext
+from ridgeline_gateway.run import Run
+from ridgeline_gateway.served_models import ServedModels
+from ridgeline_gateway.settings import LimitSettings, TimingSettings
+
+Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AppParts:
+    """What the API stands on; all of it is made and ended elsewhere."""
+
+    authenticator: Authenticator
+    models: ServedModels
+    admission: Admission
+    metrics: GatewayMetrics
+    clock: Clock
+    limits: LimitSettings
+    timing: TimingSettings
+    random_bytes: Callable[[int], bytes]
+    closing: Callable[[], bool]
+    """True from the moment on that this process shall end."""
+
+
+def create_app(parts: AppParts, *, lifespan: Lifespan | None = None) -> FastAPI:
+    """The application. Every error it answers with is in OpenAI's shape and carries x-request-id."""
+    app = FastAPI(title="Ridgeline", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_exception_handler(RidgelineError, answer_ridgeline_error)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_middleware(
+        RequestContext, random_bytes=parts.random_bytes, metrics=parts.metrics, closing=parts.closing
+    )
+    _add_models(app, parts)
+    _add_generation(app, parts)
+    add_schemas(app, (ChatBody, CompletionBody))
+    return app
+
+
+def _add_models(app: FastAPI, parts: AppParts) -> None:
+    @app.get("/v1/models", summary="Models that this key may use")
+    async def list_models(request: Request) -> Response:
+        tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
+        found = [_model_object(name, known) for name, known in parts.models.list_for(tenant).items()]
+        return _json({"object": "list", "data": found})
+
+    @app.get("/v1/models/{model:path}", summary="One model")
+    async def one_model(request: Request, model: str) -> Response:
+        tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
+        return _json(_model_object(model, parts.models.known(tenant, model)))
+
+
+def _add_generation(app: FastAPI, parts: AppParts) -> None:
+    @app.post("/v1/chat/completions", summary="Reply to a conversation", openapi_extra=body_schema(ChatBody))
+    async def chat(request: Request) -> Response:
+        arrival = await _arrival(request, parts)
+        body = await parse_body(request, ChatBody, limit_bytes=parts.limits.max_body_bytes)
+        run = await parts.admission.chat(arrival, body)
+        renderer = ChatRenderer(run.facts, logprobs=bool(body.logprobs), usage=body.wants_usage)
+        return _reply(run, renderer, parts, stream=bool(body.stream))
+
+    @app.post("/v1/completions", summary="Continue a text", openapi_extra=body_schema(CompletionBody))
+    async def completion(request: Request) -> Response:
+        arrival = await _arrival(request, parts)
+        body = await parse_body(request, CompletionBody, limit_bytes=parts.limits.max_body_bytes)
+        run = await parts.admission.completion(arrival, body)
+        renderer = CompletionRenderer(run.facts, logprobs=body.logprobs is not None, usage=body.wants_usage)
+        return _reply(run, renderer, parts, stream=bool(body.stream))
+
+
+async def _arrival(request: Request, parts: AppParts) -> Arrival:
+    arrived_ms = parts.clock.monotonic_ms()
+    tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
+    return Arrival(RequestId(request.state.request_id), tenant, arrived_ms)
+
+
+def _reply(run: Run, renderer: Renderer, parts: AppParts, *, stream: bool) -> RunReply:
+    if stream:
+        wait_ms = parts.timing.status_wait_ms
+        return StreamReply(run, renderer, clock=parts.clock, metrics=parts.metrics, wait_ms=wait_ms)
+    return WholeReply(run, renderer, clock=parts.clock, metrics=parts.metrics)
+
+
+def _model_object(name: str, known: KnownModel) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(known.first_seen_wall_ms // 1000),
+        "owned_by": "ridgeline",
+        "ridgeline": {"weights_revision": known.variant.weights_revision},
+    }
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+def error_response(request: Request, error: RidgelineError) -> Response:
+    """An error as a whole reply."""
+    content = orjson.dumps(error_object(error, request.state.request_id))
+    return Response(
+        content, status_code=error.http_status, media_type="application/json", headers=error_headers(error)
+    )
+
+
+def answer_ridgeline_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RidgelineError)
+    if error.http_status == 500:
+        # To the outermost middleware, which logs it with its traceback.
+        raise error
+    return error_response(request, error)
+
+
+def answer_http_exception(request: Request, error: Exception) -> Response:
+    """The framework's own: no such route, or a method that the route does not have."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(request, NotFound(f"there is nothing at {request.url.path}"))
+    response = error_response(request, InvalidRequest(f"{request.method} {request.url.path}: {error.detail}"))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response

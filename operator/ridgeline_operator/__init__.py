@@ -1,0 +1,1 @@
+"""The operator: pure planning and rendering, with Kopf handlers as a thin shell around them."""

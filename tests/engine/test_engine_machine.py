@@ -1,0 +1,288 @@
+"""Any history of submits, cancels and steps, in pools so small that pages are always wanted by two.
+
+Whatever happens, each choice receives a prefix of what it would have got alone, all of it at the end;
+cancelled ones get one terminal row and nothing after it; and nothing is left held.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from ridgeline_contracts.clock import VirtualClock
+from ridgeline_contracts.ids import Attempt, BlockHash, RequestId
+from ridgeline_contracts.kv import GroupId
+from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.engine import Engine
+from ridgeline_engine.kv_events import KVEvicted, KVSnapshot, KVStored
+from ridgeline_engine.request import FinishReason, OutputRow, PriorityClass, Request, RequestKey
+from ridgeline_engine.settings import EngineSettings
+from ridgeline_testing.fake_executor import (
+    EOS_TOKEN_ID,
+    FAKE_STEP,
+    FakeExecutor,
+    expected_output,
+    kv_group,
+)
+
+GROUPS = {
+    "one": (kv_group(0),),
+    "two": (kv_group(0), kv_group(1)),
+    "mixed": (kv_group(0), kv_group(1, block_tokens=32)),
+}
+SHARED = tuple((17 * index) % 40 for index in range(70))
+CONTEXT_TOKENS = 120
+
+
+@dataclass(slots=True)
+class Expected:
+    """One choice: what it must get, and what it got."""
+
+    output: tuple[int, ...]
+    emitted: int
+    """Of the output, what an earlier attempt had delivered."""
+    got: list[int] = field(default_factory=list)
+    rows_after_cancel: int | None = None
+    has_deadline: bool = False
+    finished: FinishReason | None = None
+
+
+class EngineMachine(RuleBasedStateMachine):
+    @initialize(
+        blocks=st.integers(4, 24),
+        groups=st.sampled_from(sorted(GROUPS)),
+        batch=st.integers(1, 6),
+        step_tokens=st.sampled_from([6, 16, 17, 64]),
+        chunk=st.sampled_from([1, 8, 64]),
+        target_ms=st.sampled_from([None, 0.1, 4.0]),
+        caching=st.booleans(),
+    )
+    def start(
+        self,
+        blocks: int,
+        groups: str,
+        batch: int,
+        step_tokens: int,
+        chunk: int,
+        target_ms: float | None,
+        caching: bool,
+    ) -> None:
+        self.clock = VirtualClock()
+        self.executor = FakeExecutor(
+            self.clock,
+            blocks=blocks,
+            groups=GROUPS[groups],
+            max_batch=batch,
+            max_context_tokens=CONTEXT_TOKENS,
+        )
+        self.engine = Engine(
+            self.executor,
+            self.clock,
+            EngineSettings(
+                eos_token_ids=(EOS_TOKEN_ID,),
+                max_step_tokens=step_tokens,
+                min_chunk_tokens=chunk,
+                tpot_target_ms=target_ms,
+                prefix_cache=caching,
+                coefficients=FAKE_STEP,
+            ),
+        )
+        self.limit = min(CONTEXT_TOKENS, blocks * 16 + 1)
+        self.expected: dict[tuple[RequestKey, int], Expected] = {}
+        self.open = 0
+        self.arrivals = 0
+        self.mirror: set[tuple[GroupId, BlockHash]] = set()
+        self.seen_events = 0
+
+    @rule(
+        shared=st.integers(0, len(SHARED)),
+        tail=st.lists(st.integers(0, 39), min_size=1, max_size=20).map(tuple),
+        temperature=st.sampled_from([0.0, 1.0]),
+        max_tokens=st.integers(1, 30),
+        min_tokens=st.sampled_from([0, 0, 3]),
+        penalty=st.sampled_from([0.0, 0.0, 1.0]),
+        choices=st.sampled_from([1, 1, 1, 3]),
+        emitted=st.integers(0, 6),
+        priority=st.sampled_from(PriorityClass),
+        patience_ms=st.sampled_from([None, None, 5.0, 60.0]),
+    )
+    def submit(
+        self,
+        shared: int,
+        tail: tuple[int, ...],
+        temperature: float,
+        max_tokens: int,
+        min_tokens: int,
+        penalty: float,
+        choices: int,
+        emitted: int,
+        priority: PriorityClass,
+        patience_ms: float | None,
+    ) -> None:
+        prompt = SHARED[:shared] + tail
+        if len(prompt) + emitted >= self.limit:
+            return
+        self.arrivals += 1
+        key = RequestKey(RequestId(f"r{self.arrivals}"), Attempt(0))
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min(min_tokens, max_tokens),
+            temperature=temperature,
+            presence_penalty=penalty,
+            seed=self.arrivals,
+        )
+        clipped = replace(
+            sampling,
+            max_tokens=min(max_tokens, self.limit - len(prompt)),
+            min_tokens=min(sampling.min_tokens, self.limit - len(prompt)),
+        )
+        outputs = [
+            expected_output(prompt, clipped, seed=self.arrivals, choice=choice) for choice in range(choices)
+        ]
+        given = tuple(output[: min(emitted, len(output) - 1)] for output in outputs)
+        for choice, output in enumerate(outputs):
+            self.expected[key, choice] = Expected(
+                output, len(given[choice]), has_deadline=patience_ms is not None
+            )
+        deadline_ms = None if patience_ms is None else self.clock.now_ms + patience_ms
+        self.engine.submit(
+            Request(
+                key,
+                prompt,
+                sampling,
+                choices=choices,
+                emitted=given,
+                priority=priority,
+                deadline_ms=deadline_ms,
+            )
+        )
+
+    @rule(which=st.integers(0, 100))
+    def cancel(self, which: int) -> None:
+        live = sorted({key for (key, _), found in self.expected.items() if found.finished is None})
+        if not live:
+            return
+        key = live[which % len(live)]
+        took = self.engine.cancel(key)
+        for (each, _), found in self.expected.items():
+            if each == key and found.finished is None and found.rows_after_cancel is None and took:
+                found.rows_after_cancel = 0
+
+    @precondition(lambda self: self.open < 2)
+    @rule()
+    def launch(self) -> None:
+        self.open += self.engine.launch()
+
+    @rule()
+    def complete(self) -> None:
+        self.receive(self.engine.complete())
+        self.open = max(0, self.open - 1)
+
+    @precondition(lambda self: self.open < 2)
+    @rule(times=st.integers(1, 8))
+    def steps(self, times: int) -> None:
+        for _ in range(times):
+            self.launch()
+            self.complete()
+
+    @rule()
+    def clear_cache(self) -> None:
+        self.engine.clear_prefix_cache()
+
+    def receive(self, rows: list[OutputRow]) -> None:
+        for row in rows:
+            found = self.expected[row.key, row.choice]
+            assert found.finished is None, "a row after the terminal one"
+            assert row.first_offset == found.emitted + len(found.got)
+            found.got += row.tokens
+            whole = found.output[found.emitted :]
+            assert tuple(found.got) == whole[: len(found.got)]
+            if found.rows_after_cancel is not None:
+                found.rows_after_cancel += 1
+            if row.finish is not None:
+                found.finished = row.finish.reason
+                self.check_finish(found, row)
+
+    def check_finish(self, found: Expected, row: OutputRow) -> None:
+        assert row.finish is not None
+        counts, reason = row.finish.counts, row.finish.reason
+        assert counts.emitted_tokens == len(found.got)
+        assert counts.accepted_tokens >= counts.emitted_tokens
+        if reason is FinishReason.ERROR:
+            assert found.has_deadline
+            assert row.finish.error is not None
+            assert row.finish.error.code == "deadline_exceeded"
+            assert found.got == []
+        elif reason is FinishReason.CANCELLED:
+            assert found.rows_after_cancel is not None
+        else:
+            assert tuple(found.got) == found.output[found.emitted :]
+            assert reason is (FinishReason.STOP if found.output[-1] == EOS_TOKEN_ID else FinishReason.LENGTH)
+
+    def follow_events(self) -> None:
+        found = self.engine.kv_events.after(self.seen_events)
+        if isinstance(found, KVSnapshot):
+            self.mirror = {(run.group, each) for run in found.stored for each in run.block_hashes}
+            self.seen_events = found.sequence
+            return
+        for event in found:
+            assert event.sequence == self.seen_events + 1
+            self.seen_events = event.sequence
+            change = event.change
+            if isinstance(change, KVStored):
+                new = {(change.group, each) for each in change.block_hashes}
+                assert self.mirror.isdisjoint(new)
+                self.mirror |= new
+            elif isinstance(change, KVEvicted):
+                gone = {(change.group, each) for each in change.block_hashes}
+                assert gone <= self.mirror
+                self.mirror -= gone
+            else:
+                self.mirror = set()
+
+    @invariant()
+    def all_is_consistent(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.engine.check()
+        self.follow_events()
+        snapshot: Any = self.engine.kv_events.after(0)
+        assert self.mirror == {(run.group, each) for run in snapshot.stored for each in run.block_hashes}
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(5_000):
+            if not self.engine.has_work:
+                break
+            self.complete()
+            self.launch()
+        assert not self.engine.has_work, "admitted work did not finish"
+        assert all(found.finished is not None for found in self.expected.values())
+        assert all(found.rows_after_cancel in (None, 1) for found in self.expected.values())
+        load = self.engine.load()
+        assert (load.running, load.free_blocks) == (0, load.total_blocks)
+        self.engine.check()
+
+
+def test_any_history_gives_each_choice_its_own_text() -> None:
+    run_state_machine_as_test(
+        EngineMachine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_any_long_history_gives_each_choice_its_own_text() -> None:
+    run_state_machine_as_test(
+        EngineMachine, settings=settings(max_examples=600, stateful_step_count=80, deadline=None)
+    )

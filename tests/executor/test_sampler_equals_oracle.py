@@ -1,0 +1,195 @@
+"""The batched sampler against the oracle, row by row: random logits with ties, mixed parameters, several
+steps."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import hypothesis.extra.numpy as arrays
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.executors.torch_executor.sampler import Sampler
+from ridgeline_engine.sampler_oracle import Sampled, SamplerRow, sample_row
+from ridgeline_engine.seam import Generation, RowPlan, SlotAdmit, SlotId
+
+VOCAB = 70
+STEPS = 3
+TOKENS = st.integers(0, VOCAB - 1)
+NEUTRAL = SamplingParams(max_tokens=64)
+
+
+def _or_neutral(neutral: float, values: st.SearchStrategy[float]) -> st.SearchStrategy[float]:
+    return st.just(neutral) | values
+
+
+PARAMETERS = st.builds(
+    SamplingParams,
+    max_tokens=st.just(64),
+    min_tokens=st.sampled_from([0, 0, 2, 5]),
+    temperature=_or_neutral(0.0, st.floats(0.05, 2.0)),
+    top_k=st.sampled_from([0, 0, 1, 2, 7, VOCAB, VOCAB + 5]),
+    top_p=_or_neutral(1.0, st.floats(0.01, 1.0)) | st.just(0.5),
+    min_p=_or_neutral(0.0, st.floats(0.0, 1.0)),
+    repetition_penalty=_or_neutral(1.0, st.floats(0.5, 2.0)),
+    presence_penalty=_or_neutral(0.0, st.floats(-2.0, 2.0)),
+    frequency_penalty=_or_neutral(0.0, st.floats(-2.0, 2.0)),
+    logit_bias=st.lists(st.tuples(TOKENS, st.floats(-100, 100)), max_size=3).map(tuple),
+    logprobs=st.sampled_from([None, None, 0, 1, 5, 20]),
+    stop_token_ids=st.lists(TOKENS, max_size=2).map(tuple),
+)
+COARSE = st.integers(-6, 6).map(lambda steps: steps / 2)
+"""Many equal logits, and sums of weights that are equal exactly."""
+FINE = st.floats(-20, 20, width=32)
+STRANGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0])
+LOGITS = st.sampled_from([COARSE, COARSE, FINE, STRANGE]).flatmap(
+    lambda elements: arrays.arrays(np.float32, (STEPS, VOCAB), elements=elements, fill=elements)
+)
+MASKS = st.none() | arrays.arrays(np.bool_, (VOCAB,), elements=st.booleans())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row over several steps."""
+
+    logits: npt.NDArray[np.float32]
+    row: SamplerRow
+
+
+def _packed(mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.uint32] | None:
+    if mask is None:
+        return None
+    padded = np.zeros(-(-VOCAB // 32) * 32, dtype=np.bool_)
+    padded[:VOCAB] = mask
+    return np.packbits(padded, bitorder="little").view(np.uint32)
+
+
+CASES = st.builds(
+    Case,
+    logits=LOGITS,
+    row=st.builds(
+        SamplerRow,
+        sampling=PARAMETERS,
+        seed=st.integers(0, 2**64 - 1),
+        choice=st.integers(0, 3),
+        prompt=st.lists(TOKENS, max_size=6).map(tuple),
+        output=st.lists(TOKENS, max_size=6).map(tuple),
+        eos_token_ids=st.lists(TOKENS, max_size=2).map(tuple),
+        mask=MASKS.map(_packed),
+    ),
+)
+
+
+def admit_all(sampler: Sampler, rows: list[SamplerRow]) -> None:
+    for slot, row in enumerate(rows):
+        sampler.admit(
+            SlotAdmit(
+                SlotId(slot),
+                Generation(1),
+                row.sampling,
+                row.seed,
+                row.choice,
+                row.prompt,
+                row.output,
+                row.eos_token_ids,
+            )
+        )
+
+
+def step(sampler: Sampler, logits: npt.NDArray[np.float32], rows: list[SamplerRow]) -> list[Sampled]:
+    """One batch; the sampler may overwrite what it is given."""
+    plans = [
+        RowPlan(SlotId(slot), Generation(1), (0,), 0, 1, len(row.output)) for slot, row in enumerate(rows)
+    ]
+    masks = {SlotId(slot): row.mask for slot, row in enumerate(rows) if row.mask is not None}
+    return sampler.sample(torch.from_numpy(logits.copy()), plans, masks).read()
+
+
+def assert_same(found: Sampled, expected: Sampled) -> None:
+    assert (found.token, found.fault) == (expected.token, expected.fault)
+    assert (found.logprob is None) == (expected.logprob is None)
+    if found.logprob is not None and expected.logprob is not None:
+        assert found.logprob.token == expected.logprob.token
+        assert found.logprob.logprob == pytest.approx(expected.logprob.logprob, abs=1e-9)
+        assert [token for token, _ in found.logprob.top] == [token for token, _ in expected.logprob.top]
+        values = [value for _, value in found.logprob.top]
+        assert values == pytest.approx([value for _, value in expected.logprob.top], abs=1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(CASES, min_size=1, max_size=5))
+def test_each_row_gets_what_the_oracle_chooses_for_it_alone(cases: list[Case]) -> None:
+    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    rows = [case.row for case in cases]
+    admit_all(sampler, rows)
+    for number in range(STEPS):
+        logits = np.stack([case.logits[number] for case in cases])
+        found = step(sampler, logits, rows)
+        with np.errstate(invalid="ignore"):
+            expected = [sample_row(one, row) for one, row in zip(logits, rows, strict=True)]
+        for got, want in zip(found, expected, strict=True):
+            assert_same(got, want)
+        if any(one.token is None for one in found):
+            return  # a row that faulted is not run again
+        rows = [
+            replace(row, output=(*row.output, one.token))
+            for row, one in zip(rows, found, strict=True)
+            if one.token is not None
+        ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 0.9, 0.999]), st.sampled_from([0, 300]))
+def test_a_wide_vocabulary_agrees_where_the_nucleus_is_and_is_not_among_the_first_sorted(
+    seed: int, top_p: float, top_k: int
+) -> None:
+    random = np.random.default_rng(seed)
+    # Rows from peaked to nearly flat: the last ones need the whole row sorted.
+    logits = random.standard_normal((4, 2000)).astype(np.float32) * np.float32([[6.0], [2.0], [0.5], [0.01]])
+    sampling = replace(NEUTRAL, temperature=0.8, top_p=top_p, top_k=top_k)
+    rows = [SamplerRow(sampling, seed + number, 0, (), ()) for number in range(4)]
+    sampler = Sampler(vocab_tokens=2000, device=torch.device("cpu"))
+    admit_all(sampler, rows)
+    for found, one, row in zip(step(sampler, logits, rows), logits, rows, strict=True):
+        assert_same(found, sample_row(one, row))
+
+
+def test_greedy_takes_the_lowest_id_of_a_tie_and_faults_only_the_row_that_is_not_finite() -> None:
+    greedy = replace(NEUTRAL, temperature=0.0)
+    rows = [SamplerRow(greedy, 0, 0, (), ()) for _ in range(5)]
+    logits = np.zeros((5, VOCAB), dtype=np.float32)
+    logits[1, [9, 30]] = 2.0
+    logits[2, 5] = np.nan
+    logits[3, 5] = np.inf
+    logits[4] = -np.inf
+    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    admit_all(sampler, rows)
+    found = step(sampler, logits, rows)
+    assert [one.token for one in found] == [0, 9, None, None, None]
+    assert [bool(one.fault) for one in found] == [False, False, True, True, True]
+
+
+def test_penalty_state_is_held_for_penalised_slots_alone_and_reused_clean() -> None:
+    penalised = replace(NEUTRAL, temperature=0.0, frequency_penalty=2.0)
+    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    logits = np.zeros((1, VOCAB), dtype=np.float32)
+    logits[0, 3] = 1.0
+
+    def owner(generation: int, sampling: SamplingParams, **more: Any) -> SlotAdmit:
+        return SlotAdmit(SlotId(0), Generation(generation), sampling, 0, 0, (1, 2), **more)
+
+    def token() -> int | None:
+        plan = [RowPlan(SlotId(0), Generation(1), (0,), 0, 1, 0)]
+        return sampler.sample(torch.from_numpy(logits.copy()), plan, {}).read()[0].token
+
+    sampler.admit(owner(1, penalised))
+    assert [token(), token()] == [3, 0]
+    sampler.release(SlotId(0))
+    sampler.admit(owner(2, replace(NEUTRAL, temperature=0.0)))
+    assert [token(), token()] == [3, 3]
+    sampler.release(SlotId(0))
+    sampler.admit(owner(3, penalised))
+    assert token() == 3

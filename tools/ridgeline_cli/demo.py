@@ -1,0 +1,113 @@
+"""`ridgeline demo`: the whole platform, one real answer, the same again from the prefix cache, and the figures."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ridgeline_cli.context import CliContext, context_of
+from ridgeline_cli.demo_platform import OwnPlatform, started_platform
+from ridgeline_cli.demo_report import DemoFigures, figures_of, figures_table, problem_with
+from ridgeline_cli.model.commands import open_fetcher, stderr_progress
+from ridgeline_cli.openai_stream import Message, Server, open_client, stream_chat
+from ridgeline_cli.up.preflight import UpOptions
+from ridgeline_cli.up.ready_file import Ready
+
+_NOT_SHOWN = 1
+_REQUESTS = ("first", "again")
+_SYSTEM = (
+    "You are the guide of Ridgeline, a platform that serves large language models to many tenants. A request "
+    "comes to a gateway, which knows the tenant by its key, renders the chat template and counts the tokens. A "
+    "router then picks the worker that already holds the longest part of the prompt. The worker's engine keeps "
+    "keys and values of past tokens in blocks of sixteen, and shares equal blocks between requests, so that a "
+    "prompt that begins like an earlier one need not be computed again. Answer in two or three plain sentences, "
+    "without lists, for a reader who is new to this."
+)
+_QUESTION = "Why is the second request with the same prompt answered sooner?"
+
+
+def demo(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Option(help="As for `ridgeline up`.")] = UpOptions().model,
+    dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = UpOptions().dtype,
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 1,
+    max_tokens: Annotated[int, typer.Option(help="Of each answer.")] = 80,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one object and nothing else on stdout.")
+    ] = False,
+) -> None:
+    """Start the platform, ask a real model twice, show the prefix cache at work, stop everything.
+
+    Exit code 0 when the repeated prompt was found in the cache, 1 when it was not.
+    """
+    context = context_of(ctx)
+    console = Console(stderr=as_json)
+    folder = open_fetcher(context, stderr_progress()).fetch(model).folder
+    flags = ["--model", model, "--dtype", dtype, "--workers", str(workers)]
+    with (
+        tempfile.TemporaryDirectory(prefix="ridgeline-demo-") as place,
+        started_platform(
+            OwnPlatform(Path(place), flags, context.environ), while_waiting=_waiting(console)
+        ) as ready,
+    ):
+        figures = _ask_twice(context, ready, folder.name, max_tokens=max_tokens, console=console)
+        console.print("\nstopping ...", style="dim")
+    problem = problem_with(figures)
+    if as_json:
+        held = {"model": folder.name, "requests": [asdict(one) for one in figures], "problem": problem}
+        typer.echo(json.dumps(held))
+    else:
+        console.print(figures_table(figures, _REQUESTS))
+    if problem is not None:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(_NOT_SHOWN)
+
+
+def _ask_twice(
+    context: CliContext, ready: Ready, model: str, *, max_tokens: int, console: Console
+) -> list[DemoFigures]:
+    console.print(f"{model} is served at {ready.base_url}", highlight=False)
+    console.print(f"> {_QUESTION}", style="bold", highlight=False)
+    messages: list[Message] = [
+        {"role": "system", "content": _SYSTEM},
+        {"role": "user", "content": _QUESTION},
+    ]
+    figures = []
+    with open_client() as client:
+        for name in _REQUESTS:
+            console.print(f"\n[{name}]", style="dim", markup=False)
+            answer = stream_chat(
+                client,
+                Server(ready.base_url, ready.api_key),
+                model=model,
+                messages=messages,
+                options={"temperature": 0, "max_tokens": max_tokens},
+                clock=context.clock,
+                on_text=_writer(console),
+            )
+            console.print()
+            figures.append(figures_of(answer))
+    return figures
+
+
+def _writer(console: Console) -> Callable[[str], None]:
+    def write(text: str) -> None:
+        console.file.write(text)
+        console.file.flush()
+
+    return write
+
+
+def _waiting(console: Console) -> AbstractContextManager[object]:
+    """Says that something is going on: with a spinner on a terminal, in one line elsewhere."""
+    words = "starting router, worker and gateway ..."
+    if console.is_terminal:
+        return console.status(words)
+    console.print(words)
+    return nullcontext()

@@ -1,0 +1,99 @@
+"""How the core divides its memory before it loads anything: the start-up ledger. Pure."""
+
+from dataclasses import dataclass
+
+from ridgeline_contracts.kv import KVDtype
+from ridgeline_contracts.model_folder import ModelFolder
+from ridgeline_engine.executors.architectures import kv_groups, read_shape
+from ridgeline_engine.executors.sizes import estimate, weight_format
+from ridgeline_roofline.memory import MemoryFacts, MemoryLedger, memory_ledger
+from ridgeline_roofline.shapes import MachineShape, model_shape
+from ridgeline_roofline.step_model import AnalyticStepModel
+
+from ridgeline_worker.settings import EngineSettings
+
+DEFAULT_KV_BYTES = 1 << 30
+"""On a host, whose memory others want too, the cache is not all that is left; on a device it is."""
+_RUNTIME_BYTES = 500_000_000
+_MIN_KV_TOKENS = 1024
+_ACTIVATION_BYTES_PER_ELEMENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSizes:
+    """What the executor is made with."""
+
+    kv_blocks: int
+    max_context_tokens: int
+    ledger: MemoryLedger
+
+
+def core_sizes(
+    folder: ModelFolder,
+    settings: EngineSettings,
+    *,
+    limit_bytes: int,
+    shares_host_memory: bool,
+    max_batch: int,
+    max_step_tokens: int,
+) -> CoreSizes:
+    """Raises SettingsError with the whole ledger where the model does not fit, Unsupported for its
+    architecture."""
+    context = settings.max_context_tokens or folder.context_tokens
+    shape = read_shape(folder.config)
+    dtype = KVDtype(weight_format(shape, settings.dtype).value)
+    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=dtype)
+    sizes = estimate(
+        folder.config,
+        dtype=settings.dtype,
+        block_tokens=settings.block_tokens,
+        max_batch=max_batch,
+        max_step_tokens=max_step_tokens,
+        max_context_tokens=context,
+    )
+    kv_limit = settings.kv_bytes or (DEFAULT_KV_BYTES if shares_host_memory else None)
+    if settings.kv_blocks is not None:
+        kv_limit = settings.kv_blocks * sum(group.block_bytes for group in groups)
+    ledger = memory_ledger(
+        MemoryFacts(
+            limit_bytes=limit_bytes,
+            weights_bytes=sizes.weight_bytes,
+            runtime_bytes=_RUNTIME_BYTES,
+            model=model_shape(folder.config),
+            groups=groups,
+            activation_bytes_per_element=_ACTIVATION_BYTES_PER_ELEMENT,
+            max_step_tokens=max_step_tokens,
+            max_batch=max_batch,
+            max_context_tokens=context,
+            kv_limit_bytes=kv_limit,
+        ),
+        min_kv_tokens=_least_tokens(settings, context),
+    )
+    return CoreSizes(min(ledger.kv_blocks.values()), context, ledger)
+
+
+def _least_tokens(settings: EngineSettings, context_tokens: int) -> int:
+    if settings.kv_blocks is not None:
+        # A stated count is taken at its word; it only has to fit.
+        return settings.block_tokens
+    return min(_MIN_KV_TOKENS, context_tokens) // settings.block_tokens * settings.block_tokens
+
+
+def guessed_step_model(folder: ModelFolder, settings: EngineSettings) -> AnalyticStepModel:
+    """The prediction before anything was measured, for a modest CPU; the engine fits it to its own steps."""
+    shape = read_shape(folder.config)
+    chosen = weight_format(shape, settings.dtype)
+    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=KVDtype(chosen.value))
+    machine = MachineShape(
+        name="modest CPU",
+        memory_bytes=0,
+        bandwidth_bytes_per_s=8e9 * settings.threads,
+        flops_per_s=1e11 * settings.threads,
+        step_overhead_ms=1.0,
+    )
+    return AnalyticStepModel(
+        model=model_shape(folder.config),
+        machine=machine,
+        weight_bytes_per_parameter=chosen.bytes_per_weight,
+        kv_token_bytes=sum(group.token_bytes for group in groups),
+    )
