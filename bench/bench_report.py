@@ -1,6 +1,6 @@
 """What every script here prints with `--json`, and the arithmetic of interleaved repeats.
 
-One object: `{"bench", "machine", "rows": [{"case", "ours", "peer", "peer_name", "unit", "ratio", ..}]}`.
+One object: `{"bench", "machine", "rows": [{"case", "ours", "peer", "peer_name", "unit", "ratio"}]}`.
 `ours` and `peer` are medians. `ratio` is the median over repeats of ours against the peer of the same repeat, above 1
 where ours is better. `spread` holds the smallest and the largest of each, `repeats` how many there were.
 """

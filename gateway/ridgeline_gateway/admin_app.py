@@ -133,7 +133,7 @@ def _add_keys(app: FastAPI, parts: AdminParts) -> None:
     )
     async def add_key(request: Request, tenant_id: str) -> Response:
         _check_admin(request, parts)
-        body = await _key_body(request)
+        body = await parse_body(request, KeyBody, limit_bytes=_LIMIT_BYTES, when_empty=KeyBody())
         tenant = await _tenant(parts, tenant_id)
         key = _given_key(body.key) if body.key is not None else generate_key(parts.random_bytes)
         record = _record(parts, tenant, key, body)
@@ -152,11 +152,6 @@ def _add_keys(app: FastAPI, parts: AdminParts) -> None:
             raise NotFound(f"there is no key {key_id!r}")
         parts.authenticator.forget()
         return Response(status_code=204)
-
-
-async def _key_body(request: Request) -> KeyBody:
-    raw = await read_body(request, limit_bytes=_LIMIT_BYTES)
-    return await parse_body(request, KeyBody, limit_bytes=_LIMIT_BYTES) if raw else KeyBody()
 
 
 def _given_key(text: str) -> ApiKey:

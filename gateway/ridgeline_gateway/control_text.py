@@ -11,6 +11,7 @@ what the template wrote becomes a control token.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -51,9 +52,9 @@ class ControlPatterns:
             marked = marked[: len(marked) - len(bare)] + mark + bare
         return marked
 
-    def count(self, text: str) -> int:
-        """How many control tokens stand whole in `text`."""
-        return sum(1 for _ in self._whole.finditer(text))
+    def counts(self, text: str) -> Counter[str]:
+        """How often each control token stands whole in `text`."""
+        return Counter(found[0] for found in self._whole.finditer(text))
 
     def unbroken(self, text: str, rename: Callable[[str], str]) -> str:
         """`text` with every control token that stands in it whole renamed."""
@@ -110,6 +111,8 @@ def _renamed(parsed: dict[str, Any], names: set[str], prefix: str) -> dict[str, 
     for entry in parsed.get("added_tokens", ()):
         if entry["content"] in names:
             entry["content"] = prefix + entry["content"]
+            # Matched as it is written, whatever the tokenizer does to text.
+            entry["normalized"] = False
     model = parsed["model"]
     vocabulary = model.get("vocab")
     # The model's own vocabulary may list the token too, and some models match it there whole.

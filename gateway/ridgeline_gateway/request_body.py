@@ -28,9 +28,13 @@ async def read_body(request: Request, *, limit_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-async def parse_body(request: Request, model: type[_Body], *, limit_bytes: int) -> _Body:
-    """Raises InvalidRequest that names the field at fault."""
+async def parse_body(
+    request: Request, model: type[_Body], *, limit_bytes: int, when_empty: _Body | None = None
+) -> _Body:
+    """An empty body is `when_empty`, where that is given. Raises InvalidRequest that names the field at fault."""
     raw = await read_body(request, limit_bytes=limit_bytes)
+    if not raw and when_empty is not None:
+        return when_empty
     if not raw:
         raise InvalidRequest("the body is empty: send a JSON object")
     try:

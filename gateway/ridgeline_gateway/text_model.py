@@ -1,6 +1,7 @@
 """A model's text side: messages to ids, text to ids, ids to text. Made from the tokenizer files of a worker."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ class TextModel:
         control = special | {entry.content for entry in added if self._writes(entry.content)}
         self._special_patterns = ControlPatterns(special)
         self._control_patterns = ControlPatterns(control)
-        self._control_ids = frozenset(entry.token for entry in added if entry.content in control)
+        self._control_ids = {entry.token: entry.content for entry in added if entry.content in control}
         self._encoder = load_tokenizer(files.tokenizer_json)
         self._plain_encoder = load_tokenizer(files.tokenizer_json)
         self._plain_encoder.encode_special_tokens = True
@@ -78,8 +79,10 @@ class TextModel:
         rendered = self._template.render(marked)
         if mark not in rendered:
             ids: list[int] = self._encoder.encode(rendered, add_special_tokens=False).ids
-            # A normaliser could turn look-alike letters into a control token behind our back: then count differs.
-            if sum(token in self._control_ids for token in ids) == self._control_patterns.count(rendered):
+            # A normaliser could turn look-alike letters into a control token behind our back.
+            written = self._control_patterns.counts(rendered)
+            found = Counter(self._control_ids[token] for token in ids if token in self._control_ids)
+            if found <= written:
                 return ids
         guarded = self._guarded.get()
         return guarded.encode(self._control_patterns.unbroken(rendered, guarded.rename).replace(mark, ""))

@@ -21,7 +21,7 @@ ENVIRON = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "FROM_PARENT": "kept
 
 def _spec(program: str, **variables: str) -> ChildSpec:
     command = (sys.executable, "-c", program)
-    return ChildSpec("child", Role.WORKER, command, tuple(variables.items()), port=1, start_timeout_ms=1)
+    return ChildSpec("child", Role.WORKER, command, tuple(variables.items()), "", start_timeout_ms=1)
 
 
 class Watched:
@@ -114,7 +114,7 @@ def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
         "from ridgeline_cli.up.processes import local_spawner\n"
         "async def main():\n"
         "    command = (sys.executable, '-c', 'import signal; print(1, flush=True); signal.pause()')\n"
-        "    spec = ChildSpec('c', Role.WORKER, command, (), port=1, start_timeout_ms=1)\n"
+        "    spec = ChildSpec('c', Role.WORKER, command, (), '', start_timeout_ms=1)\n"
         "    up = asyncio.Event()\n"
         "    child = local_spawner(os.environ)(spec, on_line=lambda _: up.set(), on_exit=lambda _: None)\n"
         "    await up.wait()\n"

@@ -18,7 +18,7 @@ SIGKILLED, SIGTERMED = -9, -15
 
 
 def _spec(name: str, role: Role) -> ChildSpec:
-    return ChildSpec(name, role, ("never-run",), (), port=1, start_timeout_ms=60_000)
+    return ChildSpec(name, role, ("never-run",), (), "", start_timeout_ms=60_000)
 
 
 PLAN = ProcessPlan(

@@ -20,6 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 LOGIT_TOLERANCE = 1e-4
 
+# The first use on a machine downloads the model; on a busy one transformers alone takes two minutes to read it.
+pytestmark = pytest.mark.timeout(600)
+
 PLAIN_TEXTS = [
     "",
     " ",

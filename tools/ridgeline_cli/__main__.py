@@ -9,6 +9,7 @@ import typer
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import InvariantError, RidgelineError
 from ridgeline_contracts.exits import USAGE
+from ridgeline_doctor.commands import app as doctor_app
 
 from ridgeline_cli.chat import chat
 from ridgeline_cli.context import CliContext
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 # One line a command: `app.add_typer(group, name=...)`, or `app.command("name")(function)` for a single one.
 app.add_typer(model_app, name="model")
+app.add_typer(doctor_app, name="doctor")
 app.command("up")(up)
 app.command("chat")(chat)
 app.command("demo")(demo)

@@ -1,4 +1,4 @@
-"""`ridgeline demo`: the whole platform, one real answer, the same again from the prefix cache, and the figures."""
+"""`ridgeline demo`: the whole platform, one real answer, the same again from the prefix cache, the figures."""
 
 import json
 import tempfile
@@ -21,15 +21,15 @@ from ridgeline_cli.up.ready_file import Ready
 
 _NOT_SHOWN = 1
 _REQUESTS = ("first", "again")
+# Long enough to fill several blocks of the cache.
 _SYSTEM = (
-    "You are the guide of Ridgeline, a platform that serves large language models to many tenants. A request "
-    "comes to a gateway, which knows the tenant by its key, renders the chat template and counts the tokens. A "
-    "router then picks the worker that already holds the longest part of the prompt. The worker's engine keeps "
-    "keys and values of past tokens in blocks of sixteen, and shares equal blocks between requests, so that a "
-    "prompt that begins like an earlier one need not be computed again. Answer in two or three plain sentences, "
-    "without lists, for a reader who is new to this."
+    "You are a friendly teacher in a cooking school for people who have never cooked before. Your students have "
+    "one pan, one pot, a sharp knife and a small stove. They shop once a week, have little time in the evening "
+    "and want to eat well without spending much. Use plain words, name things that every shop has, and explain "
+    "why a step matters when it is not obvious. Never suggest a tool that the students do not have. Be kind: a "
+    "burnt dinner is part of learning."
 )
-_QUESTION = "Why is the second request with the same prompt answered sooner?"
+_QUESTION = "Write three short tips for learning to cook."
 
 
 def demo(

@@ -54,7 +54,7 @@ def started_platform(
 ) -> Iterator[Ready]:
     """Yields where the platform serves; stops it at the end of the block, whatever happens in it.
 
-    `while_waiting` is entered until it is ready. Raises PeerError, with the end of its log, if it ends before.
+    `while_waiting` is entered until it is ready. Raises PeerError, with its log's end, if it ends before.
     """
     with platform.log.open("wb") as log:
         process = subprocess.Popen(

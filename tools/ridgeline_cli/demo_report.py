@@ -23,6 +23,8 @@ class DemoFigures:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    quota_charged: Figure
+    """Resource tokens that the request cost."""
     quota_left: Figure
     """Resource tokens in the tenant's bucket after the request; None: unlimited."""
 
@@ -40,6 +42,7 @@ def figures_of(answer: Answer) -> DemoFigures:
         prompt_tokens=answer.prompt_tokens,
         cached_tokens=answer.cached_tokens,
         completion_tokens=answer.completion_tokens,
+        quota_charged=quota.get("charged"),
         quota_left=quota.get("remaining"),
     )
 
@@ -79,6 +82,7 @@ _LINES: tuple[tuple[str, str, Callable[[Figure], str]], ...] = (
     ("prompt tokens", "prompt_tokens", _count),
     ("  of them cached", "cached_tokens", _count),
     ("answer tokens", "completion_tokens", _count),
+    ("quota charged (resource tokens)", "quota_charged", _count),
     ("quota left (resource tokens)", "quota_left", _quota),
 )
 

@@ -87,7 +87,7 @@ def _cores(machine: MachineEvidence) -> Iterator[Finding]:
         yield Finding(
             "cores",
             Severity.WARNING,
-            f"the control group allows {machine.quota_cores:g} of {machine.cores} cores, and no more are used",
+            f"the control group allows {machine.quota_cores:g} of {machine.cores} cores; no more are used",
             f"cpu.max gives {machine.quota_cores:g} cores",
             "raise the container's CPU limit; whole cores avoid throttling in the middle of a step",
         )

@@ -37,6 +37,11 @@ class KvFeed:
         self._bell = Bell()
 
     @property
+    def position(self) -> tuple[int, str]:
+        """Sequence number of the newest event, and the core's incarnation."""
+        return self._sequence, self._incarnation
+
+    @property
     def cached_blocks(self) -> int:
         return len(self._parents)
 

@@ -23,8 +23,8 @@ _TENANT = {
 async def ensure_tenant_key(path: Path, *, admin_url: str, admin_key: str) -> str:
     """The key in `path`, made if it is missing, known to the gateway as the local tenant's.
 
-    A tenant that exists is left as it is. A key that the gateway refuses (it was revoked, or the pepper has changed)
-    is replaced by a new one. Raises PeerError for any other refusal.
+    A tenant that exists is left as it is. A key that the gateway refuses (it was revoked, or the pepper has
+    changed) is replaced by a new one. Raises PeerError for any other refusal.
     """
     held = read_private(path)
     key = _new_key() if held is None else held.strip()
@@ -57,6 +57,5 @@ async def _add_key(client: httpx.AsyncClient, key: str) -> httpx.Response:
 def _check(answer: httpx.Response) -> None:
     if not answer.is_success:
         request = answer.request
-        raise PeerError(
-            f"the gateway answered {answer.status_code} to {request.method} {request.url}: {answer.text[:500]}"
-        )
+        asked = f"{request.method} {request.url}"
+        raise PeerError(f"the gateway answered {answer.status_code} to {asked}: {answer.text[:500]}")

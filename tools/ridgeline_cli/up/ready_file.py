@@ -1,4 +1,4 @@
-"""The ready file: where a running platform is, with which keys, in which processes. For `chat` and scripts."""
+"""The ready file: where a running platform is, with which keys and pids. For `chat`, scripts and tests."""
 
 import json
 from dataclasses import dataclass

@@ -11,8 +11,9 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "csrc"
 COMPILE_FLAGS = (
-    "-std=gnu11 -O3 -march=native -fPIC -fopenmp -fvisibility=hidden -fno-math-errno -Wall -Wextra"
-).split()
+    *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fopenmp"),
+    *("-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra"),
+)
 LINK_FLAGS = ("-shared",)
 COMPILE_TIMEOUT_S = 180.0
 
@@ -113,4 +114,6 @@ def _run(command: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileFailed(f"{' '.join(command)}: {error}") from error
     if done.returncode != 0:
-        raise CompileFailed(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        raise CompileFailed(
+            f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}"
+        )

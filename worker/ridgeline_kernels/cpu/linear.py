@@ -1,104 +1,48 @@
 """A weight matrix packed for the CPU, as a callable."""
 
-from typing import Literal, Protocol
+from collections.abc import Mapping
 
 import torch
-from ridgeline_contracts.errors import InvariantError, OutOfMemory
-from ridgeline_kernels.cpu import packing
-from ridgeline_kernels.cpu.native import NativeLibrary
+from ridgeline_contracts.errors import InvariantError
 from torch import Tensor
-from torch.nn import functional
 
-FormName = Literal["auto", "native", "onednn", "torch"]
+from ridgeline_kernels.cpu.forms import LinearForm
 
-
-class LinearForm(Protocol):
-    """One way to hold a weight and multiply by it."""
-
-    name: str
-    weight_bytes: int
-
-    def apply(self, x: Tensor, out: Tensor) -> None:
-        """out [rows, out] = x [rows, in] @ weight^T + bias; both fp32, rows > 0, contiguous within a row."""
-        ...
-
-    def weight_rows(self, ids: Tensor) -> Tensor | None:
-        """Rows of the weight as fp32 [n, in], or None where the form cannot give them back."""
-        ...
-
-
-class NativeForm:
-    """The C kernel on panels; keeps one copy of the weight in its own dtype. Exact per row for any batch."""
-
-    name = "native"
-
-    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, threads: int) -> None:
-        self._linear = library.linear
-        self._out, self._features = weight.shape
-        self._packed = packing.pack(weight)
-        self._bias = None if bias is None else packing.pad_bias(bias, self._out)
-        self._is_bf16 = int(weight.dtype == torch.bfloat16)
-        self._depth = self._features + (self._features % 2 if self._is_bf16 else 0)
-        self._threads = threads
-        self._weight_at = self._packed.data_ptr()
-        self._bias_at = None if self._bias is None else self._bias.data_ptr()
-        self.weight_bytes = self._packed.nbytes
-
-    def apply(self, x: Tensor, out: Tensor) -> None:
-        fault = self._linear(
-            x.data_ptr(),
-            x.stride(0),
-            self._weight_at,
-            self._bias_at,
-            out.data_ptr(),
-            out.stride(0),
-            x.shape[0],
-            self._features,
-            self._depth,
-            self._out,
-            self._is_bf16,
-            self._threads,
-        )
-        if fault:
-            raise OutOfMemory(f"no memory for the scratch copy of {tuple(x.shape)} activations; lower the chunk size")
-
-    def weight_rows(self, ids: Tensor) -> Tensor | None:
-        return packing.unpack_rows(self._packed, ids, self._features).float()
-
-
-class TorchForm:
-    """torch's own product on the weight as it is; keeps one copy. Activations are cast to the weight's dtype."""
-
-    name = "torch"
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight = weight.contiguous()
-        self._bias = None if bias is None else bias.to(weight.dtype)
-        self.weight_bytes = self._weight.nbytes
-
-    def apply(self, x: Tensor, out: Tensor) -> None:
-        out.copy_(functional.linear(x.to(self._weight.dtype), self._weight, self._bias))
-
-    def weight_rows(self, ids: Tensor) -> Tensor | None:
-        return self._weight[ids].float()
+ROW_BUCKETS = (1, 4, 8, 32, 128)
+"""Numbers of rows at which forms are compared; a call takes the last bucket that is not above its rows."""
 
 
 class PackedLinear:
-    """y = x @ weight^T + bias on fp32 activations, with the weight held in the form that is fastest here."""
+    """y = x @ weight^T + bias on fp32 activations, with the weight held in the form or two that are fastest here.
 
-    def __init__(self, form: LinearForm, *, in_features: int, out_features: int) -> None:
-        self._form = form
+    Memory: one copy of the weight in its own dtype, or two (never more) where one form wins clearly for few rows
+    and another for many; `weight_bytes` counts both.
+    """
+
+    def __init__(self, forms: Mapping[int, LinearForm], *, in_features: int, out_features: int) -> None:
+        """`forms` names the form of each of ROW_BUCKETS."""
+        self._small, self._four, self._eight, self._thirty_two, self._large = (forms[b] for b in ROW_BUCKETS)
+        self._forms = tuple({id(form): form for form in forms.values()}.values())
         self.in_features = in_features
         self.out_features = out_features
 
     @property
     def weight_bytes(self) -> int:
         """Bytes that this object keeps for the weight, all forms together."""
-        return self._form.weight_bytes
+        return sum(form.weight_bytes for form in self._forms)
 
     @property
-    def form_name(self) -> str:
-        return self._form.name
+    def form_names(self) -> tuple[str, ...]:
+        """The form of each of ROW_BUCKETS."""
+        forms = (self._small, self._four, self._eight, self._thirty_two, self._large)
+        return tuple(form.name for form in forms)
+
+    def _form(self, rows: int) -> LinearForm:
+        if rows < 8:
+            return self._small if rows < 4 else self._four
+        if rows < 32:
+            return self._eight
+        return self._thirty_two if rows < 128 else self._large
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """x [rows, in] fp32 -> [rows, out] fp32, into `out` if given. Rows may be strided; features may not."""
@@ -116,12 +60,13 @@ class PackedLinear:
                 f"not {out.dtype} {tuple(out.shape)} with strides {out.stride()}"
             )
         if rows:
-            self._form.apply(x, out)
+            self._form(rows).apply(x, out)
         return out
 
     def weight_rows(self, ids: Tensor) -> Tensor:
-        """Rows `ids` (int64 [n]) of the weight as fp32 [n, in]: an embedding lookup on a tied output matrix."""
-        rows = self._form.weight_rows(ids)
-        if rows is None:
-            raise InvariantError(f"the {self._form.name} form does not give its rows back")
-        return rows
+        """Rows `ids` (int64 [n]) of the weight as fp32 [n, in]: an embedding lookup on a tied output matrix.
+
+        Raises InvariantError if no form kept can give them back (oneDNN alone); form "native" always can.
+        """
+        giving = [form for form in self._forms if form.name != "onednn"]
+        return (giving or list(self._forms))[0].weight_rows(ids)

@@ -4,50 +4,46 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-
-_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "rl_linear": (
-        _INT,
-        [_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _LONG, _LONG, _LONG, _LONG, _LONG, _INT, _INT],
-    ),
-    "rl_rms_norm": (
-        None,
-        [_POINTER, _LONG, _POINTER, _FLOAT, _POINTER, _LONG, _POINTER, _LONG, _LONG, _INT],
-    ),
-    "rl_silu_mul": (None, [_POINTER, _LONG, _POINTER, _LONG, _LONG, _INT]),
-    "rl_rope_store": (
-        _INT,
-        [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _INT, _LONG, _LONG, _POINTER]
-        + [_LONG, _LONG, _LONG, _LONG, _INT],
-    ),
-    "rl_paged_attention": (
-        _INT,
-        [_POINTER, _LONG, _POINTER, _INT, _LONG, _LONG, _POINTER, _LONG, _POINTER, _POINTER]
-        + [_LONG, _LONG, _LONG, _LONG, _LONG, _FLOAT, _LONG, _POINTER, _LONG, _INT],
-    ),
+_KINDS: dict[str, Any] = {
+    "p": ctypes.c_void_p,
+    "l": ctypes.c_long,
+    "i": ctypes.c_int,
+    "f": ctypes.c_float,
 }
+
+_ARGUMENTS = {
+    "linear": "plppplllllii",
+    "rms_norm": "plpfplplli",
+    "silu_mul": "plplli",
+    "rope_store": "plpplpillplllli",
+    "paged_attention": "plpillplpplllllflpli",
+}
+"""By function: the kind of each argument, in groups of tensors, sizes and the rest; all return a fault code."""
+
+Function = Callable[..., int]
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLibrary:
-    """The exported functions; see csrc for what each argument means."""
+    """The exported functions; see csrc for what each argument and fault code means."""
 
     path: Path
-    linear: Callable[..., int]
-    rms_norm: Callable[..., None]
-    silu_mul: Callable[..., None]
-    rope_store: Callable[..., int]
-    paged_attention: Callable[..., int]
+    linear: Function
+    rms_norm: Function
+    silu_mul: Function
+    rope_store: Function
+    paged_attention: Function
 
 
 def load_library(path: Path) -> NativeLibrary:
     """Loads a library made by `build_library`. Raises OSError if it cannot be loaded here."""
     library = ctypes.CDLL(str(path))
-    bound: dict[str, Callable[..., int]] = {}
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-        bound[name.removeprefix("rl_")] = function
+    bound: dict[str, Function] = {}
+    for name, arguments in _ARGUMENTS.items():
+        function = getattr(library, f"rl_{name}")
+        function.restype = ctypes.c_int
+        function.argtypes = [_KINDS[kind] for kind in arguments]
+        bound[name] = function
     return NativeLibrary(path=path, **bound)

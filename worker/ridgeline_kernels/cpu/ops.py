@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from ridgeline_contracts.clock import Clock, SystemClock
 from ridgeline_contracts.errors import InvariantError, OutOfMemory
+from torch import Tensor
+
 from ridgeline_kernels.cpu import reference
 from ridgeline_kernels.cpu.build import CompileFailed, build_library, find_toolchain
-from ridgeline_kernels.cpu.linear import FormName, NativeForm, PackedLinear, TorchForm
+from ridgeline_kernels.cpu.chooser import FormName, LinearChooser
+from ridgeline_kernels.cpu.linear import PackedLinear
 from ridgeline_kernels.cpu.native import NativeLibrary, load_library
-from torch import Tensor
 
 COMPILERS = ("cc", "gcc", "clang")
 NATIVE_HEAD_MULTIPLE = 16
@@ -18,19 +21,24 @@ NATIVE_HEAD_MULTIPLE = 16
 _log = logging.getLogger(__name__)
 
 
-def load_cpu_ops(cache_dir: Path, threads: int, *, compilers: Sequence[str] = COMPILERS) -> "CpuOps":
+def load_cpu_ops(
+    cache_dir: Path, threads: int, *, compilers: Sequence[str] = COMPILERS, clock: Clock | None = None
+) -> "CpuOps":
     """Operators for `threads` threads, compiled into `cache_dir` on first use (some seconds).
 
     `compilers` are program names or paths, tried in order. Without one that works a warning says so and the torch
     reference is used. `threads` should equal torch.get_num_threads(): both share one OpenMP pool, which is torn
-    down and started again whenever the number changes.
+    down and started again whenever the number changes. `clock` times the forms of linear layers (the machine's own
+    if None).
     """
+    library = None
     try:
         library = load_library(build_library(cache_dir, find_toolchain(compilers)))
     except (CompileFailed, OSError) as error:
         _log.warning("CPU operators run on plain torch, which is several times slower: %s", error)
-        return CpuOps(None, threads)
-    return CpuOps(library, threads)
+    return CpuOps(
+        library, threads, choices=LinearChooser(cache_dir, library, threads, clock or SystemClock())
+    )
 
 
 class CpuOps:
@@ -40,10 +48,11 @@ class CpuOps:
     long as linear layers are packed with form "native" (always so for fp32 weights).
     """
 
-    def __init__(self, library: NativeLibrary | None, threads: int) -> None:
+    def __init__(self, library: NativeLibrary | None, threads: int, *, choices: LinearChooser) -> None:
         if threads < 1:
             raise InvariantError(f"threads must be at least 1, not {threads}")
         self._library = library
+        self._choices = choices
         self.threads = threads
 
     @property
@@ -59,17 +68,26 @@ class CpuOps:
     def pack_linear(
         self, weight: Tensor, *, bias: Tensor | None = None, form: FormName = "auto"
     ) -> PackedLinear:
-        """Packs weight [out, in], fp32 or bf16, with bias [out] or None. The weight itself is not kept."""
+        """Packs weight [out, in], fp32 or bf16, with bias [out] or None. The weight itself is not kept.
+
+        "auto" takes the native form for fp32; for bf16 it compares native, oneDNN and torch (what this CPU has) by
+        a short measurement, once per shape and machine, and keeps the best one or two. A form that cannot work
+        here raises InvariantError.
+        """
         if weight.dim() != 2 or weight.dtype not in (torch.float32, torch.bfloat16):
-            raise InvariantError(f"a linear weight is fp32 or bf16 [out, in], not {weight.dtype} {weight.shape}")
-        out, features = weight.shape
-        if self._library is not None and form in ("auto", "native"):
-            native = NativeForm(self._library, weight, bias, threads=self.threads)
-            return PackedLinear(native, in_features=features, out_features=out)
-        return PackedLinear(TorchForm(weight, bias), in_features=features, out_features=out)
+            raise InvariantError(
+                f"a linear weight is fp32 or bf16 [out, in], not {weight.dtype} {weight.shape}"
+            )
+        return self._choices.pack(weight, bias, form=form)
 
     def rms_norm(
-        self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, *, out: Tensor | None = None
+        self,
+        x: Tensor,
+        weight: Tensor,
+        eps: float,
+        residual: Tensor | None = None,
+        *,
+        out: Tensor | None = None,
     ) -> Tensor:
         """residual (if any) += x in place; returns residual (or x) / rms * weight.
 
@@ -191,7 +209,9 @@ class CpuOps:
         kv_heads = kv_layer.shape[1]
         seqs, table_width = block_tables.shape
         if q.dtype != torch.float32 or q.stride(2) != 1 or (q.stride(1) != head_dim and query_heads > 1):
-            raise InvariantError(f"q must be fp32 and contiguous in a row, not {q.dtype} strides {q.stride()}")
+            raise InvariantError(
+                f"q must be fp32 and contiguous in a row, not {q.dtype} strides {q.stride()}"
+            )
         if query_heads % kv_heads:
             raise InvariantError(f"{query_heads} query heads do not share {kv_heads} kv heads evenly")
         if window is not None and window < 1:

@@ -38,7 +38,7 @@ def rope_store(
 ) -> None:
     """Rotates q and k in place (halves paired) and writes k and v to the cache; a negative slot is not stored."""
     block_tokens, head_dim = kv_layer.shape[3:]
-    heads = qkv.unflatten(1, (query_heads + 2 * kv_heads, head_dim))
+    heads = qkv.view(-1, query_heads + 2 * kv_heads, head_dim)
     rotated = heads[:, : query_heads + kv_heads]
     cos, sin = cos_sin[positions.long()].unsqueeze(1).chunk(2, dim=-1)
     first, second = rotated.clone().chunk(2, dim=-1)

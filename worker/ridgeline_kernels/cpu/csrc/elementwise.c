@@ -43,11 +43,12 @@ static void norm_task(const void *argument, long task) {
 }
 
 /* residual (or NULL) += x; y = residual / rms(residual) * weight. */
-RL_EXPORT void rl_rms_norm(const float *x, long ldx, const float *weight, float eps, float *residual, long ldr,
+RL_EXPORT int rl_rms_norm(const float *x, long ldx, const float *weight, float eps, float *residual, long ldr,
                            float *y, long rows, long hidden, int threads) {
     const norm_job job = {.x = x, .weight = weight, .residual = residual, .y = y, .ldx = ldx,
                           .ldr = ldr, .rows = rows, .hidden = hidden, .eps = eps};
     parallel_tasks(threads_for(rows * hidden, threads), (rows + 7) / 8, norm_task, &job);
+    return 0;
 }
 
 RL_INLINE vf vf_silu(vf v) { return v / (1.0f + vf_exp2(v * -RL_LOG2E)); }
@@ -80,9 +81,10 @@ static void silu_task(const void *argument, long task) {
 }
 
 /* y[r, i] = silu(gate_up[r, i]) * gate_up[r, ffn + i]. */
-RL_EXPORT void rl_silu_mul(const float *gate_up, long ldg, float *y, long rows, long ffn, int threads) {
+RL_EXPORT int rl_silu_mul(const float *gate_up, long ldg, float *y, long rows, long ffn, int threads) {
     const silu_job job = {.gate_up = gate_up, .y = y, .ldg = ldg, .rows = rows, .ffn = ffn};
     parallel_tasks(threads_for(rows * ffn * 4, threads), (rows + 3) / 4, silu_task, &job);
+    return 0;
 }
 
 /* Rotates the pairs (i, i + d/2) of one head in place. */

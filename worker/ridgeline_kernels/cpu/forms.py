@@ -1,0 +1,107 @@
+"""The ways to hold a weight and multiply by it. Each keeps exactly one copy of the weight."""
+
+from typing import Protocol
+
+import torch
+from ridgeline_contracts.errors import InvariantError, OutOfMemory
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline_kernels.cpu import packing
+from ridgeline_kernels.cpu.native import NativeLibrary
+
+
+class LinearForm(Protocol):
+    """One held weight [out, in] with its bias."""
+
+    name: str
+    weight_bytes: int
+
+    def apply(self, x: Tensor, out: Tensor) -> None:
+        """out [rows, out] = x [rows, in] @ weight^T + bias; both fp32, rows > 0, contiguous within a row."""
+        ...
+
+    def weight_rows(self, ids: Tensor) -> Tensor:
+        """Rows of the weight as fp32 [n, in]. Raises InvariantError where the form cannot give them back."""
+        ...
+
+
+class NativeForm:
+    """The C kernel on panels of the weight in its own dtype; activations stay fp32.
+
+    A row's result is the same bit for bit whatever rows are computed beside it.
+    """
+
+    name = "native"
+
+    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, threads: int) -> None:
+        self._linear = library.linear
+        self._out, self._features = weight.shape
+        self._packed = packing.pack(weight)
+        self._bias = None if bias is None else packing.pad_bias(bias, self._out)
+        self._is_bf16 = int(weight.dtype == torch.bfloat16)
+        self._depth = self._features + (self._features % 2 if self._is_bf16 else 0)
+        self._threads = threads
+        self._weight_at = self._packed.data_ptr()
+        self._bias_at = None if self._bias is None else self._bias.data_ptr()
+        self.weight_bytes = self._packed.nbytes
+
+    def apply(self, x: Tensor, out: Tensor) -> None:
+        fault = self._linear(
+            x.data_ptr(),
+            x.stride(0),
+            self._weight_at,
+            self._bias_at,
+            out.data_ptr(),
+            out.stride(0),
+            x.shape[0],
+            self._features,
+            self._depth,
+            self._out,
+            self._is_bf16,
+            self._threads,
+        )
+        if fault:
+            raise OutOfMemory(
+                f"no memory for the scratch copy of activations {tuple(x.shape)}; lower the chunk size"
+            )
+
+    def weight_rows(self, ids: Tensor) -> Tensor:
+        return packing.unpack_rows(self._packed, ids, self._features).float()
+
+
+class OneDnnForm:
+    """oneDNN's product on a weight in its own blocked layout; activations are cast to the weight's dtype."""
+
+    name = "onednn"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, rows_hint: int) -> None:
+        """`rows_hint` is the number of rows that the layout is chosen for."""
+        self._dtype = weight.dtype
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows_hint)
+        self._bias = None if bias is None else bias.to(weight.dtype)
+        self.weight_bytes = weight.nbytes
+
+    def apply(self, x: Tensor, out: Tensor) -> None:
+        cast = x.to(self._dtype).contiguous()
+        out.copy_(torch.ops.mkldnn._linear_pointwise(cast, self._packed, self._bias, "none", [], ""))
+
+    def weight_rows(self, ids: Tensor) -> Tensor:
+        raise InvariantError("a oneDNN weight does not give its rows back; keep the embedding table apart")
+
+
+class TorchForm:
+    """torch's product on the weight as it is; activations are cast to the weight's dtype."""
+
+    name = "torch"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = weight.contiguous()
+        self._bias = None if bias is None else bias.to(weight.dtype)
+        self.weight_bytes = self._weight.nbytes
+
+    def apply(self, x: Tensor, out: Tensor) -> None:
+        out.copy_(functional.linear(x.to(self._weight.dtype), self._weight, self._bias))
+
+    def weight_rows(self, ids: Tensor) -> Tensor:
+        return self._weight[ids].float()
