@@ -11,7 +11,7 @@ from pathlib import Path
 
 VLLM_VERSION = "0.32.0"
 TORCH_VERSION = "2.13.0"
-_TORCH_FAMILY = re.compile(r"(torch|torchvision|torchaudio|torchcodec)\b")
+_TORCH_FAMILY = re.compile(r"(torch|torchvision|torchaudio|torchcodec)(?![\w.-])")
 _DONE = "ridgeline-installed"
 
 

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from ridgeline_contracts.errors import InvariantError, RidgelineError
+
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
@@ -28,12 +30,20 @@ class Background:
 
     async def finish(self, *, limit_ms: float) -> None:
         """Waits for what runs; what still does after `limit_ms` is cancelled."""
-        if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=limit_ms / 1000)
-            for task in late:
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                while self._tasks:
+                    # One that ends may start another: a settlement its release.
+                    await asyncio.wait(set(self._tasks))
+        except TimeoutError:
+            for task in self._tasks:
                 task.cancel()
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        # Our own errors, bugs excepted, are for whoever waits for the task.
+        if error is not None and (not isinstance(error, RidgelineError) or isinstance(error, InvariantError)):
             _log.error("background.failed", exc_info=error)

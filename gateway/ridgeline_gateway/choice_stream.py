@@ -1,10 +1,10 @@
 """One choice: token ids in, typed deltas out. Pure; the streaming core's state machine.
 
-    OPEN    --feed-->      OPEN      deltas for all text that is safe
-    OPEN    --feed, end--> STOPPED   a stop string is complete: the last text, then FinishDelta
-    OPEN    --end-->       ENDED     the engine ended it: held text, then FinishDelta
-    STOPPED --feed, end--> STOPPED   what the engine still sends is dropped
-    ENDED   --feed, end--> InvariantError, and nothing changes
+OPEN    --feed-->      OPEN      deltas for all text that is safe
+OPEN    --feed, end--> STOPPED   a stop string is complete: the last text, then FinishDelta
+OPEN    --end-->       ENDED     the engine ended it: held text, then FinishDelta
+STOPPED --feed, end--> STOPPED   what the engine still sends is dropped
+ENDED   --feed, end--> InvariantError, and nothing changes
 """
 
 from collections import deque

@@ -58,7 +58,7 @@ class Gateway:
         self._watch: asyncio.Task[None] | None = None
         timing = settings.timing
         self.background = Background()
-        self.router = RouterClient(settings.router_address, timing=timing)
+        self.router = RouterClient(settings.router_address, timing=timing, background=self.background)
         self.directory = WorkerDirectory()
         self.links = WorkerLinks(identity=settings.identity, timing=timing)
         self.metrics = _metrics(self)

@@ -341,8 +341,7 @@ class Generation:
                 await self._last_rows(inbox)
             link.forget(self._job.request_id, attempt.number)
         if attempt.reservation_id:
-            # Nobody waits for the router's answer.
-            self._fleet.background.start(self._fleet.router.release(attempt.reservation_id, outcome))
+            self._fleet.router.release(attempt.reservation_id, outcome)
 
     async def _last_rows(self, inbox: Inbox) -> None:
         """Reads on for the terminal rows, whose counts say what was used; text is of no interest any more."""
@@ -407,7 +406,7 @@ def _worker_error(finish: worker_pb2.Finish) -> RidgelineError:
     error = error_from_code(finish.error_code, finish.error_message, retry_after_ms=wait_ms)
     if isinstance(error, CallerError) and error.http_status not in (400, 429):
         # A worker that knows another variant, say: the client can do nothing about that.
-        return PeerError(error.message, retry_after_ms=wait_ms or 1000)
+        return Overloaded(error.message, retry_after_ms=wait_ms or 1000)
     return error
 
 

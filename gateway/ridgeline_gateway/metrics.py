@@ -60,7 +60,7 @@ class GatewayMetrics:
             registry=registry,
         )
         self._running = Gauge(
-            "ridgeline_gateway_running_requests", "Requests that are generating now.", registry=registry
+            "ridgeline_gateway_requests_in_flight", "Requests that are generating now.", registry=registry
         )
 
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:

@@ -9,6 +9,7 @@ from ridgeline_contracts.errors import PeerError, error_from_code
 from ridgeline_contracts.proto import router_pb2 as pb
 from ridgeline_contracts.proto.router_pb2_grpc import RouterStub
 
+from ridgeline_gateway.background import Background
 from ridgeline_gateway.settings import TimingSettings
 
 _log = logging.getLogger(__name__)
@@ -18,9 +19,10 @@ _RETRY_MS = 1000
 class RouterClient:
     """One channel to a router. Close it in the end."""
 
-    def __init__(self, address: str, *, timing: TimingSettings) -> None:
+    def __init__(self, address: str, *, timing: TimingSettings, background: Background) -> None:
         self._address = address
         self._timing = timing
+        self._background = background
         self._channel = grpc.aio.insecure_channel(address, options=_channel_options(timing))
         self._stub = RouterStub(self._channel)
         self._watching = False
@@ -31,9 +33,22 @@ class RouterClient:
         return self._watching
 
     async def route(self, request: pb.RouteRequest) -> pb.Placement:
-        """Where a request should run. Raises what the router refuses it with, PeerError when it cannot be
-        asked.
+        """Where a request should run. Raises what the router refuses it with, PeerError when it cannot be asked.
+
+        A caller that is cancelled meanwhile leaves no reservation behind.
         """
+        asking = self._background.start(self._ask(request))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(self._release_unwanted)
+            raise
+
+    def release(self, reservation_id: str, outcome: pb.Outcome.ValueType) -> None:
+        """Ends a reservation, in the background. A router that cannot be reached drops it by itself in time."""
+        self._background.start(self._release(reservation_id, outcome))
+
+    async def _ask(self, request: pb.RouteRequest) -> pb.Placement:
         try:
             reply: pb.RouteReply = await self._stub.Route(
                 request, timeout=self._timing.route_timeout_ms / 1000
@@ -49,10 +64,11 @@ class RouterClient:
         wait_ms = refusal.retry_after_ms if refusal.HasField("retry_after_ms") else None
         raise error_from_code(refusal.code, refusal.message, retry_after_ms=wait_ms)
 
-    async def release(self, reservation_id: str, outcome: pb.Outcome.ValueType) -> None:
-        """Ends a reservation. A router that cannot be reached drops it by itself in time; that is only
-        logged.
-        """
+    def _release_unwanted(self, asking: asyncio.Task[pb.Placement]) -> None:
+        if not asking.cancelled() and asking.exception() is None:
+            self.release(asking.result().reservation_id, pb.OUTCOME_CANCELLED)
+
+    async def _release(self, reservation_id: str, outcome: pb.Outcome.ValueType) -> None:
         request = pb.ReleaseRequest(reservation_id=reservation_id, outcome=outcome)
         try:
             await self._stub.Release(request, timeout=self._timing.route_timeout_ms / 1000)

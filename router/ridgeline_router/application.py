@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ class RouterApplication:
         settings = self._settings
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         router_pb2_grpc.add_RouterServicer_to_server(RouterService(self.routing), server)
-        port = _bind(server, f"{settings.host}:{settings.port}")
+        port = _bind(server, settings.host, settings.port)
         metrics_port = await self._status_page.start(settings.host, settings.metrics_port)
         await server.start()
         self.listening.set_result(Addresses(port, metrics_port))
@@ -124,13 +125,15 @@ class RouterApplication:
         return None if self._discovered else "the workers are not discovered yet"
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Tries with a socket first: gRPC tells no cause, and writes lines of its own to stderr."""
     try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise SettingsError(
-            f"cannot listen on {address}: it is in use or not an address of this machine; give another --port"
-        ) from error
+        is_v6 = ":" in host
+        with socket.create_server((host, port), family=socket.AF_INET6 if is_v6 else socket.AF_INET):
+            pass
+        return server.add_insecure_port(f"[{host}]:{port}" if is_v6 else f"{host}:{port}")
+    except (OSError, RuntimeError) as error:
+        raise SettingsError(f"cannot listen on {host}:{port} ({error}): give another --port") from error
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from ridgeline_cli.chat import Conversation, answer_object, find_server, timing_line
 from ridgeline_cli.context import CliContext
 from ridgeline_cli.demo_platform import OwnPlatform, started_platform
@@ -15,13 +16,12 @@ from ridgeline_cli.openai_stream import Answer, Message, Server
 from ridgeline_cli.up.ready_file import Pids, Ready, write_ready
 from ridgeline_contracts.clock import VirtualClock
 from ridgeline_contracts.errors import NotFound, Overloaded, PeerError, SettingsError
-from rich.console import Console
 
 ANSWER = Answer(
     text="Hello",
     finish_reason="stop",
-    client_ttft_ms=80.4,
-    client_total_ms=1080.4,
+    client_ttft_ms=80.5,
+    client_total_ms=1080.5,
     usage={"prompt_tokens": 40, "completion_tokens": 11, "prompt_tokens_details": {"cached_tokens": 32}},
     extension={
         "clocks": {"gateway_ttft_ms": 70.0, "engine_ttft_ms": 60.0},
@@ -29,7 +29,7 @@ ANSWER = Answer(
     },
     headers={},
 )
-FIGURES = DemoFigures(80.4, 70.0, 60.0, 1080.4, 10.0, 40, 32, 11, 51.0, 999.0)
+FIGURES = DemoFigures(80.5, 70.0, 60.0, 1080.5, 10.0, 40, 32, 11, 51.0, 999.0)
 
 
 def _context(home: Path) -> CliContext:

@@ -26,6 +26,11 @@ LIMITS = LifecycleLimits(
 )
 
 
+def _state(child: Lifecycle) -> State:
+    """Read through a function: a type checker takes a property for unchanged between two looks."""
+    return child.state
+
+
 def _born(clock: VirtualClock) -> Lifecycle:
     child = Lifecycle(clock=clock, limits=LIMITS)
     assert child.handle(Event.START) == (Action.SPAWN,)
@@ -42,11 +47,11 @@ def test_a_ready_child_that_dies_is_reported_and_started_again_after_the_delay()
     clock = VirtualClock()
     child = _ready(clock)
     assert child.handle_exit(-9) == (Action.REPORT,)
-    assert child.state is State.BACKOFF
+    assert _state(child) is State.BACKOFF
     assert child.due_ms == clock.monotonic_ms() + 100
     clock.advance(100)
     assert child.handle(Event.TIMER) == (Action.SPAWN,)
-    assert child.state is State.STARTING
+    assert _state(child) is State.STARTING
 
 
 @pytest.mark.parametrize(
@@ -96,14 +101,14 @@ def test_a_child_that_never_got_ready_is_given_up(exit_codes: tuple[int, ...], s
         if number:
             child.handle(Event.TIMER)
         assert child.handle_exit(exit_code) == (Action.REPORT,)
-    assert child.state is state
+    assert _state(child) is state
 
 
 def test_a_child_that_was_ready_once_is_never_given_up() -> None:
     child = _ready(VirtualClock())
     for _ in range(50):
         child.handle_exit(2)
-        assert child.state is State.BACKOFF
+        assert _state(child) is State.BACKOFF
         child.handle(Event.TIMER)
 
 
@@ -113,9 +118,9 @@ def test_a_child_that_never_answers_is_killed_once_and_its_death_counted() -> No
     assert child.due_ms == 1_000
     clock.advance(1_000)
     assert child.handle(Event.TIMER) == (Action.KILL,)
-    assert child.due_ms is None
+    assert (child.due_ms, child.deaths) == (None, 0)
     assert child.handle_exit(-9) == (Action.REPORT,)
-    assert child.state is State.BACKOFF
+    assert _state(child) is State.BACKOFF
 
 
 def test_draining_ends_by_itself_or_is_ended() -> None:
@@ -123,7 +128,7 @@ def test_draining_ends_by_itself_or_is_ended() -> None:
     gentle, stubborn = _ready(clock), _ready(clock)
     assert gentle.handle(Event.STOP) == (Action.TERMINATE,)
     assert gentle.handle_exit(0) == ()
-    assert gentle.state is State.STOPPED
+    assert _state(gentle) is State.STOPPED
 
     stubborn.handle(Event.STOP)
     clock.advance(200)
@@ -131,7 +136,7 @@ def test_draining_ends_by_itself_or_is_ended() -> None:
     assert stubborn.due_ms == 300
     assert stubborn.handle(Event.TIMER) == (Action.KILL,)
     assert stubborn.handle_exit(-9) == ()
-    assert stubborn.state is State.STOPPED
+    assert _state(stubborn) is State.STOPPED
 
 
 def test_the_death_of_a_child_that_is_being_stopped_is_no_news() -> None:
@@ -166,6 +171,6 @@ def test_every_way_through_the_table_can_be_stopped(events: list[Event]) -> None
         clock.advance(10)
     child.handle(Event.STOP_NOW)
     for _ in itertools.takewhile(lambda _: child.state not in (State.STOPPED, State.FAILED), range(2)):
-        assert child.state is State.KILLING
+        assert _state(child) is State.KILLING
         child.handle(Event.EXITED)
     assert child.state in (State.STOPPED, State.FAILED)

@@ -5,13 +5,16 @@ around the block size (16) and around powers of two that chunk budgets fall on, 
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import httpx
 import openai
 import pytest
-from ridgeline_testing.model import smollm2_folder
+import tokenizers
 from ridgeline_testing.oracle import greedy_texts
-from ridgeline_testing.platform import Platform
+from ridgeline_testing.platform import Platform, ReadyFile
+from ridgeline_testing.smollm2 import smollm2_folder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 MODEL = "smollm2-135m-instruct"
@@ -29,10 +32,9 @@ class Answer:
     cached_tokens: int
 
 
-def _prompts(encode: object) -> list[list[int]]:
-    assert callable(encode)
+def _prompts(encode: Callable[[str], list[int]]) -> list[list[int]]:
     long_text = "".join(_STORY.format(n=number) for number in range(2, 90))
-    ids = list(encode(long_text))
+    ids = encode(long_text)
     assert len(ids) > max(LENGTHS) + len(LENGTHS)
     # Each starts elsewhere, so that no prompt is another's cached prefix.
     return [ids[start : start + length] for start, length in enumerate(LENGTHS)]
@@ -45,17 +47,26 @@ async def _ask(client: openai.AsyncOpenAI, prompt: list[int]) -> Answer:
     return Answer(made.choices[0].text, (details.cached_tokens or 0) if details else 0)
 
 
-async def test_greedy_fp32_equals_transformers_alone_batched_and_from_the_cache(platform: Platform) -> None:
-    import tokenizers
+def _client(ready: ReadyFile, api_key: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=ready.base_url, api_key=api_key, max_retries=0, timeout=900)
 
+
+def _second_tenants_key(ready: ReadyFile) -> str:
+    with httpx.Client(
+        base_url=ready.admin_url, headers={"Authorization": f"Bearer {ready.admin_key}"}, timeout=30
+    ) as admin:
+        admin.put("/admin/tenants/golden", json={"name": "golden"}).raise_for_status()
+        made = admin.post("/admin/tenants/golden/keys").raise_for_status().json()
+    return str(made["key"])
+
+
+async def test_greedy_fp32_equals_transformers_alone_batched_and_from_the_cache(platform: Platform) -> None:
     folder = smollm2_folder()
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompts = _prompts(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
     expected = greedy_texts(folder, prompts, output_tokens=OUTPUT_TOKENS)
     ready = platform.ready()
-    async with openai.AsyncOpenAI(
-        base_url=ready.base_url, api_key=ready.api_key, max_retries=0, timeout=900
-    ) as client:
+    async with _client(ready, ready.api_key) as client:
         batched = await asyncio.gather(*(_ask(client, prompt) for prompt in prompts))
         assert [answer.text for answer in batched] == expected
         assert [answer.cached_tokens for answer in batched] == [0] * len(prompts)
@@ -63,6 +74,11 @@ async def test_greedy_fp32_equals_transformers_alone_batched_and_from_the_cache(
         assert [answer.text for answer in again] == expected
         # Whole blocks of 16, and never the last token.
         assert [answer.cached_tokens for answer in again] == [(length - 1) // 16 * 16 for length in LENGTHS]
-        for prompt, text in zip(prompts, expected, strict=True):
-            alone = await _ask(client, [*prompt])
-            assert alone.text == text
+    # Another tenant has another salt: nothing of the first one's is a hit, so the first round alone computes all.
+    async with _client(ready, _second_tenants_key(ready)) as other:
+        alone = [await _ask(other, prompt) for prompt in prompts]
+        assert [answer.text for answer in alone] == expected
+        assert [answer.cached_tokens for answer in alone] == [0] * len(prompts)
+        alone_again = [await _ask(other, prompt) for prompt in prompts]
+        assert [answer.text for answer in alone_again] == expected
+        assert [answer.cached_tokens for answer in alone_again] == [answer.cached_tokens for answer in again]

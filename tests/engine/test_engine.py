@@ -221,6 +221,18 @@ def test_hits_need_an_equal_prefix_in_every_group(make_bench: MakeBench) -> None
     assert bench.finish(again).counts.cached_tokens == 48
 
 
+def test_a_hit_ends_on_a_block_of_every_group(make_bench: MakeBench) -> None:
+    bench = make_bench(groups=(kv_group(0, block_tokens=48), kv_group(1, block_tokens=32)))
+    prompt = (PROMPT * 3)[:60]
+    bench.submit("first", prompt, GREEDY)
+    bench.run()
+    again = bench.submit("again", prompt, GREEDY)
+    bench.run()
+    # One group has 48 tokens and the other 32: there is no length at which both can begin but none.
+    assert bench.finish(again).counts.cached_tokens == 0
+    assert bench.output(again) == expected_output(prompt, GREEDY)
+
+
 @pytest.mark.parametrize(
     ("salt", "cached"), [pytest.param(b"a", 32, id="same-salt"), pytest.param(b"b", 0, id="another-salt")]
 )
@@ -376,6 +388,15 @@ def test_metrics_measure_steps_against_the_prediction(bench: Any) -> None:
     assert last.step_ms == pytest.approx(last.device_ms + last.host_ms)
     # Fitted by now: the last step was foreseen to within a tenth.
     assert last.predicted_ms == pytest.approx(last.step_ms, rel=0.1)
+
+
+def test_the_engine_says_how_its_thresholds_come_about(bench: Any) -> None:
+    assert "nothing decodes" in bench.engine.derivations()[0]
+    bench.submit("a", PROMPT, GREEDY)
+    bench.step(2)
+    chunk, reserve = bench.engine.derivations()
+    assert "1 rows over 39 tokens" in chunk
+    assert "reserve = 1 blocks" in reserve
 
 
 def test_the_engine_offers_choices_and_its_own_batch_limit(make_bench: MakeBench) -> None:

@@ -38,6 +38,7 @@ GROUPS = {
     "one": (kv_group(0),),
     "two": (kv_group(0), kv_group(1)),
     "mixed": (kv_group(0), kv_group(1, block_tokens=32)),
+    "odd": (kv_group(0, block_tokens=48), kv_group(1, block_tokens=32)),
 }
 SHARED = tuple((17 * index) % 40 for index in range(70))
 CONTEXT_TOKENS = 120
@@ -96,7 +97,7 @@ class EngineMachine(RuleBasedStateMachine):
                 coefficients=FAKE_STEP,
             ),
         )
-        self.limit = min(CONTEXT_TOKENS, blocks * 16 + 1)
+        self.limit = min(CONTEXT_TOKENS, blocks * min(each.block_tokens for each in GROUPS[groups]) + 1)
         self.expected: dict[tuple[RequestKey, int], Expected] = {}
         self.open = 0
         self.arrivals = 0
@@ -284,5 +285,5 @@ def test_any_history_gives_each_choice_its_own_text() -> None:
 @pytest.mark.timeout(1_200)
 def test_any_long_history_gives_each_choice_its_own_text() -> None:
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=600, stateful_step_count=80, deadline=None)
+        EngineMachine, settings=settings(max_examples=250, stateful_step_count=60, deadline=None)
     )

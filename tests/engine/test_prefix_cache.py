@@ -176,6 +176,7 @@ def test_colliding_hashes_never_give_another_prompts_block() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_colliding_hashes_never_give_another_prompts_block_in_long_histories() -> None:
     run_state_machine_as_test(
         CacheMachine, settings=settings(max_examples=1_000, stateful_step_count=100, deadline=None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.kv import BlockId, GroupId
 from ridgeline_contracts.model_folder import load_model_folder
 from ridgeline_contracts.sampling import SamplingParams
@@ -65,7 +66,9 @@ OPERATORS = [pytest.param(loading.choose_ops, id="native"), pytest.param(torch_o
 
 def load(folder: Path, settings: TorchSettings) -> LoadedModel:
     """A model whose unused KV is not a number: whoever reads it shows it."""
-    model = loading.load_model(load_model_folder(folder), settings, allocator=PrivateAllocator())
+    model = loading.load_model(
+        load_model_folder(folder), settings, allocator=PrivateAllocator(), clock=SystemClock()
+    )
     for layer in model.kv.layers:
         layer.fill_(POISON)
     return model
@@ -99,7 +102,7 @@ def run_in_pieces(
             continue
         found = model.decoder.forward(builder.build(rows, {}))
         for row, part in zip(rows, found.split([len(row.tokens) for row in rows]), strict=True):
-            logits[row.slot].append(part)
+            logits[row.slot].append(part.clone())
             done[row.slot] += len(row.tokens)
     return [torch.cat(parts) for parts in logits]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import OutOfMemory, RidgelineError, SettingsError, Unsupported
 from ridgeline_contracts.model_folder import load_model_folder
 from ridgeline_engine.executors.torch_executor import loading
@@ -35,7 +36,12 @@ def load(folder: Path, **fields: Any) -> None:
     settings = TorchSettings(
         **({"kv_blocks": 4, "cache_dir": folder, "dtype": "fp32", "device": "cpu"} | fields)
     )
-    loading.load_model(load_model_folder(folder), settings, allocator=PrivateAllocator(limit_bytes=1 << 20))
+    loading.load_model(
+        load_model_folder(folder),
+        settings,
+        allocator=PrivateAllocator(limit_bytes=1 << 20),
+        clock=SystemClock(),
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,7 @@ def assert_same(found: Sampled, expected: Sampled) -> None:
         assert values == pytest.approx([value for _, value in expected.logprob.top], abs=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(CASES, min_size=1, max_size=5))
 def test_each_row_gets_what_the_oracle_chooses_for_it_alone(cases: list[Case]) -> None:
     sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))

@@ -150,9 +150,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         self.cancelled = asyncio.Event()
         self.submitted = asyncio.Event()
         self.file_requests = 0
+        self.ignores_cancel = False
+        self.skip_sequence = False
+        """Once: the next frame's number leaves one out."""
+        self.contract_version = CONTRACT_VERSION
         self.port = 0
         self._server: grpc.aio.Server | None = None
         self._break = asyncio.Event()
+        self._session: _FakeSession | None = None
 
     @property
     def address(self) -> str:
@@ -187,8 +192,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         first = await anext(request_iterator)
         assert first.HasField("hello")
-        await context.write(worker_pb2.WorkerMessage(hello=self._hello()))
-        session = _FakeSession(self, context)
+        await context.write(worker_pb2.WorkerMessage(hello=self.hello()))
+        session = self._session = _FakeSession(self, context)
         reading = asyncio.create_task(session.read(request_iterator))
         breaking = asyncio.create_task(self._break.wait())
         try:
@@ -209,9 +214,13 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
 
     def answer(self, tokens: list[list[int]], **more: Any) -> FakeReply:
         """From now on every request gets this reply, which is given back for further changes."""
-        reply = FakeReply(tokens, **more)
+        reply = self.made(tokens, **more)
         self.reply_for = lambda submit: reply
         return reply
+
+    def made(self, tokens: list[list[int]], **more: Any) -> FakeReply:
+        """A reply for a `reply_for` of the test's own."""
+        return FakeReply(tokens, **more)
 
     def say(self, text: str, **more: Any) -> FakeReply:
         """Replies with a text and the end token."""
@@ -223,12 +232,17 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         self._break.set()
         self._break = asyncio.Event()
 
-    def _hello(self) -> worker_pb2.WorkerHello:
+    async def greet_again(self) -> None:
+        """As when a new engine has started behind this front."""
+        assert self._session is not None
+        await self._session.greet()
+
+    def hello(self) -> worker_pb2.WorkerHello:
         return worker_pb2.WorkerHello(
             worker_id=self.worker_id,
             worker_incarnation=self.incarnation,
             core_incarnation=f"{self.incarnation}-core",
-            contract_version=CONTRACT_VERSION,
+            contract_version=self.contract_version,
             capabilities=capabilities_to_wire(self.capabilities),
             variants=[self.files.variant],
             tokenizer_files=self.files.hashes,
@@ -249,6 +263,11 @@ class _FakeSession:
                 self._submit(message.submit)
             else:
                 await self._cancel(message.cancel)
+
+    async def greet(self) -> None:
+        async with self._writing:
+            self._sequence = 0
+            await self._context.write(worker_pb2.WorkerMessage(hello=self._worker.hello()))
 
     def close(self) -> None:
         for running in self._running.values():
@@ -326,7 +345,7 @@ class _FakeSession:
     async def _cancel(self, cancel: worker_pb2.Cancel) -> None:
         self._worker.cancels.append(cancel)
         running = self._running.get((cancel.request_id, cancel.attempt))
-        if running is not None and not all(running.ended):
+        if running is not None and not all(running.ended) and not self._worker.ignores_cancel:
             running.task.cancel()
             await asyncio.gather(running.task, return_exceptions=True)
             rows = []
@@ -352,7 +371,8 @@ class _FakeSession:
 
     async def _write(self, rows: list[worker_pb2.Row]) -> None:
         async with self._writing:
-            self._sequence += 1
+            self._sequence += 2 if self._worker.skip_sequence else 1
+            self._worker.skip_sequence = False
             frame = worker_pb2.StepFrame(sequence=self._sequence, rows=rows)
             await self._context.write(worker_pb2.WorkerMessage(frame=frame))
 
@@ -367,6 +387,8 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         self.released = asyncio.Event()
         self.routed = asyncio.Event()
         self.refusal: router_pb2.Refusal | None = None
+        self.hold: asyncio.Event | None = None
+        """Route waits for it."""
         self.port = 0
         self._changed = asyncio.Event()
         self._server: grpc.aio.Server | None = None
@@ -394,6 +416,8 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
     async def Route(self, request: Any, context: Any) -> router_pb2.RouteReply:
         self.routes.append(request)
         self.routed.set()
+        if self.hold is not None:
+            await self.hold.wait()
         if self.refusal is not None:
             return router_pb2.RouteReply(refusal=self.refusal)
         for info in self.workers.values():
@@ -488,9 +512,9 @@ async def running_platform(
         tenant = Tenant(TenantId("acme"), "Acme")
         await stores.tenants.put_tenant(tenant)
         key = generate_key(lambda count: bytes(range(count)))
-        await stores.tenants.add_key(
-            KeyRecord(key.key_id, tenant.tenant_id, hash_key(key, PEPPER), created_ms=0)
-        )
+        if not await stores.tenants.keys(tenant.tenant_id):
+            record = KeyRecord(key.key_id, tenant.tenant_id, hash_key(key, PEPPER), created_ms=0)
+            await stores.tenants.add_key(record)
         gateway.start()
         for fake in fakes:
             while not any(link.worker_id == fake.worker_id for link in gateway.links.serving(files.variant)):
@@ -508,6 +532,19 @@ async def running_platform(
         await stack.enter_async_context(client)
         await stack.enter_async_context(admin)
         yield Platform(gateway, router, fakes, key.reveal(), tenant, stores, client, admin)
+
+
+@pytest.fixture
+def gateway_over_fakes() -> Any:
+    """A function that runs a platform: `lacks` names a capability to switch off, `timing` gives other waits."""
+
+    def run(files: FakeModelFiles, folder: Path, *, lacks: str | None = None, **options: Any) -> Any:
+        capabilities = CAPABILITIES if lacks is None else replace(CAPABILITIES, **{lacks: False})
+        if "timing" in options:
+            options["timing"] = replace(TIMING, **options["timing"])
+        return running_platform(files, folder, capabilities=capabilities, **options)
+
+    return run
 
 
 @pytest.fixture

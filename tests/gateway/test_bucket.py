@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import InvariantError, SettingsError
 from ridgeline_contracts.ids import ReservationId
 from ridgeline_gateway.bucket import BucketLimits, Rejected, Reserved, TokenBucket
+
+unhurried = settings(deadline=None, max_examples=150)
 
 
 @dataclass
@@ -23,6 +25,7 @@ _STEPS = st.lists(
 )
 
 
+@unhurried
 @given(rate=st.integers(1, 60), burst=st.integers(1, 100), steps=_STEPS)
 def test_over_any_interval_at_most_burst_plus_rate_times_time_is_charged(
     rate: int, burst: int, steps: list[tuple[str, int, int]]
@@ -55,12 +58,15 @@ def test_over_any_interval_at_most_burst_plus_rate_times_time_is_charged(
                 assert charged * 1_000_000 <= burst * 1_000_000 + rate * (end - begin)
 
 
+@unhurried
 @given(
     rate=st.integers(1, 10**9),
     burst=st.integers(2, 10**9),
     data=st.data(),
 )
-def test_the_stated_wait_is_enough_and_not_a_microsecond_too_long(rate: int, burst: int, data: st.DataObject) -> None:
+def test_the_stated_wait_is_enough_and_not_a_microsecond_too_long(
+    rate: int, burst: int, data: st.DataObject
+) -> None:
     bucket = TokenBucket(BucketLimits(rate, burst), now_us=0)
     taken = data.draw(st.integers(1, burst))
     bucket.reserve(ReservationId("first"), taken, now_us=0)

@@ -1,7 +1,7 @@
 """One choice's text against a reference that sees all output: any tokens, any stop strings, any frames."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.sampling import TokenLogprob
@@ -11,13 +11,17 @@ from ridgeline_gateway.stop_strings import winning_stops
 from ridgeline_gateway.token_table import TokenTable, byte_letters, token_table
 from tokenizers import Tokenizer, decoders, models
 
+unhurried = settings(deadline=None, max_examples=150)
+
 _EMOJI = ("👩‍👩‍👧", "é", "日本語", "🎉", "ß", "́", "a", "b")
 _MULTI = (b"ab", "日本".encode(), "🎉".encode()[:3], b"b\xe6\x97", "a🎉b".encode())
 
 
 def _tokenizer() -> Tokenizer:
     letters = {byte: letter for letter, byte in byte_letters().items()}
-    names = [letters[byte] for byte in range(256)] + ["".join(letters[byte] for byte in data) for data in _MULTI]
+    names = [letters[byte] for byte in range(256)] + [
+        "".join(letters[byte] for byte in data) for data in _MULTI
+    ]
     tokenizer = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, []))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])
@@ -33,7 +37,9 @@ _PIECES = st.one_of(
 )
 _TOKENS = st.lists(_PIECES, max_size=8).map(lambda pieces: [token for piece in pieces for token in piece])
 _STOPS = st.lists(
-    st.one_of(st.text("ab日本", min_size=1, max_size=3), st.sampled_from(["🎉", "日本", "👩‍👩", "\ufffd", "a日"])),
+    st.one_of(
+        st.text("ab日本", min_size=1, max_size=3), st.sampled_from(["🎉", "日本", "👩‍👩", "\ufffd", "a日"])
+    ),
     max_size=4,
 )
 _FRAMES = st.lists(st.integers(1, 5), max_size=30)
@@ -83,7 +89,11 @@ def reference_cut(text: str, stops: list[str]) -> int | None:
 def safe_length(text: str, stops: list[str]) -> int:
     """`test_stop_strings` proves this rule against all continuations."""
     candidates = winning_stops(stops)
-    ends = (count for count in range(len(text), 0, -1) if any(stop[:-1].startswith(text[-count:]) for stop in candidates))
+    ends = (
+        count
+        for count in range(len(text), 0, -1)
+        if any(stop[:-1].startswith(text[-count:]) for stop in candidates)
+    )
     return len(text) - next(ends, 0)
 
 
@@ -95,6 +105,7 @@ def details(deltas: list[Delta]) -> list[TokenDetail]:
     return [detail for delta in deltas if isinstance(delta, ContentDelta) for detail in delta.details]
 
 
+@unhurried
 @given(tokens=_TOKENS, stops=_STOPS, sizes=_FRAMES)
 def test_after_each_frame_the_longest_safe_prefix_is_sent(
     tokens: list[int], stops: list[str], sizes: list[int]
@@ -114,6 +125,7 @@ def test_after_each_frame_the_longest_safe_prefix_is_sent(
     assert sent == whole[: reference_cut(whole, stops)]
 
 
+@unhurried
 @given(tokens=_TOKENS, stops=_STOPS, sizes=_FRAMES)
 def test_logprobs_cover_the_tokens_that_begin_before_the_cut_and_come_with_their_last_character(
     tokens: list[int], stops: list[str], sizes: list[int]
@@ -122,7 +134,9 @@ def test_logprobs_cover_the_tokens_that_begin_before_the_cut_and_come_with_their
     plain = ChoiceStream(TABLE, [], TextRules(tuple(stops)))
     sent, found, fed = "", [], 0
     for frame in frames_of(tokens, sizes):
-        deltas = stream.feed(frame, [TokenLogprob(token, -float(fed + index)) for index, token in enumerate(frame)])
+        deltas = stream.feed(
+            frame, [TokenLogprob(token, -float(fed + index)) for index, token in enumerate(frame)]
+        )
         assert texts(deltas) == texts(plain.feed(frame))
         fed += len(frame)
         sent += texts(deltas)

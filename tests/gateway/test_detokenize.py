@@ -5,12 +5,14 @@ from os.path import commonprefix
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_gateway.detokenize import detokenizer
 from ridgeline_gateway.token_table import TokenTable, byte_letters, token_table
 from tokenizers import AddedToken, Tokenizer, decoders, models
+
+unhurried = settings(deadline=None, max_examples=100)
 
 _MARK = "\ufffd"
 
@@ -72,6 +74,7 @@ def test_the_byte_letters_are_those_of_the_library() -> None:
 
 
 @each_family
+@unhurried
 @given(ids=_IDS)
 def test_the_whole_text_equals_the_librarys(family: str, ids: list[int]) -> None:
     stream = detokenizer(TABLES[family], [])
@@ -80,6 +83,7 @@ def test_the_whole_text_equals_the_librarys(family: str, ids: list[int]) -> None
 
 
 @each_family
+@unhurried
 @given(ids=_IDS)
 def test_after_each_token_all_is_given_out_that_no_continuation_changes(family: str, ids: list[int]) -> None:
     stream, sent = detokenizer(TABLES[family], []), ""
@@ -89,8 +93,11 @@ def test_after_each_token_all_is_given_out_that_no_continuation_changes(family: 
         assert sent == commonprefix(possible)
 
 
+@unhurried
 @given(prompt=_IDS, ids=_IDS)
-def test_a_character_that_the_prompt_begins_is_completed_by_the_output(prompt: list[int], ids: list[int]) -> None:
+def test_a_character_that_the_prompt_begins_is_completed_by_the_output(
+    prompt: list[int], ids: list[int]
+) -> None:
     """Byte-level: the output is what the whole decodes to, beyond what the prompt alone showed for good."""
     shown, whole = decode("byte-level", prompt), decode("byte-level", prompt + ids)
     if not whole.startswith(shown):
@@ -112,8 +119,12 @@ _EMOJI = "🎉".encode()
         pytest.param("byte-level", b"\xe2\x82", "€".encode(), "€", id="begun-anew"),
         pytest.param("byte-fallback", _EMOJI[:2], _EMOJI[2:], "🎉", id="completed-by-raw-bytes"),
         pytest.param("byte-fallback", _EMOJI[:2], b"!", _MARK, id="a-run-that-broke-shows-the-outputs-marks"),
-        pytest.param("byte-fallback", _EMOJI, _EMOJI, "🎉", id="a-whole-character-of-raw-bytes-is-the-prompts"),
-        pytest.param("byte-fallback", b"\xe2\x82", "€".encode(), _MARK * 3, id="one-broken-run-is-no-text-at-all"),
+        pytest.param(
+            "byte-fallback", _EMOJI, _EMOJI, "🎉", id="a-whole-character-of-raw-bytes-is-the-prompts"
+        ),
+        pytest.param(
+            "byte-fallback", b"\xe2\x82", "€".encode(), _MARK * 3, id="one-broken-run-is-no-text-at-all"
+        ),
     ],
 )
 def test_prompts_that_end_inside_a_character(family: str, prompt: bytes, output: bytes, text: str) -> None:
@@ -131,6 +142,7 @@ def test_a_leading_space_is_stripped_only_where_the_text_begins() -> None:
 
 
 @each_family
+@unhurried
 @given(ids=_IDS, prompt=st.lists(st.integers(128, 256), max_size=3))
 def test_every_token_gets_one_span_and_spans_cover_the_text_in_order(
     family: str, ids: list[int], prompt: list[int]
@@ -150,6 +162,7 @@ def test_every_token_gets_one_span_and_spans_cover_the_text_in_order(
     assert reached == len(text)
 
 
+@unhurried
 @given(text=st.text(max_size=8))
 def test_spans_of_whole_text_are_the_characters_that_hold_the_bytes(text: str) -> None:
     table = TABLES["byte-level"]

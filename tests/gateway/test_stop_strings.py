@@ -3,10 +3,12 @@
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_gateway.stop_strings import Released, StopMatcher
+
+unhurried = settings(deadline=None, max_examples=150)
 
 _LETTERS = "ab"
 _STOPS = st.lists(st.text(_LETTERS, min_size=1, max_size=4), min_size=1, max_size=3)
@@ -33,6 +35,7 @@ def longest_safe_prefix(text: str, stops: list[str]) -> int:
     return safe
 
 
+@unhurried
 @given(text=st.text(_LETTERS, max_size=10), stops=_STOPS, pieces=st.lists(st.integers(1, 3), max_size=10))
 def test_after_each_piece_exactly_the_longest_safe_prefix_is_released(
     text: str, stops: list[str], pieces: list[int]
@@ -54,7 +57,9 @@ def test_after_each_piece_exactly_the_longest_safe_prefix_is_released(
 @pytest.mark.parametrize(
     ("stops", "text", "expected"),
     [
-        pytest.param(["abc", "b"], "abc", Released("a", "b"), id="first-completion-wins-over-earlier-beginning"),
+        pytest.param(
+            ["abc", "b"], "abc", Released("a", "b"), id="first-completion-wins-over-earlier-beginning"
+        ),
         pytest.param(["bc", "abc"], "xabc", Released("x", "abc"), id="ties-go-to-the-earliest-beginning"),
         pytest.param(["abcd", "c"], "ab", Released("ab"), id="a-string-that-cannot-win-holds-nothing"),
         pytest.param(["aab"], "aaab", Released("a", "aab"), id="a-failed-beginning-may-start-later"),

@@ -5,14 +5,33 @@ import secrets
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import InvalidRequest, SettingsError, Unsupported
 from ridgeline_gateway.text_model import TextFiles, TextModel, check_token_ids
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+unhurried = settings(deadline=None, max_examples=50)
+
+SPECIALS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|end|>",
+]
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>' }}{% endif %}"
@@ -48,14 +67,27 @@ def byte_level() -> Tokenizer:
 
 def byte_fallback() -> Tokenizer:
     """As converted from SentencePiece: a space put in front of every piece of text, spaces as U+2581."""
-    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdehlorstuw<|>_imn", "he", "hel", "▁w", "lo"]
+    names = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"▁abcdehlorstuw<|>_imn",
+        "he",
+        "hel",
+        "▁w",
+        "lo",
+    ]
     merges = [("h", "e"), ("he", "l"), ("▁", "w"), ("l", "o")]
     vocabulary = {name: index for index, name in enumerate(names)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    )
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     tokenizer.add_special_tokens(SPECIALS)
-    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("<tool>", special=False)])
+    tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    tokenizer.add_tokens([AddedToken("<tool>", special=False)])
     return tokenizer
 
 
@@ -81,7 +113,11 @@ def oracle(family: str, template: str, messages: list[dict[str, str]]) -> list[i
         tokenizer_object=TOKENIZERS[family], bos_token="<|endoftext|>", eos_token="<|im_end|>"
     )
     found = peer.apply_chat_template(
-        messages, chat_template=TEMPLATES[template], add_generation_prompt=True, tokenize=True, return_dict=True
+        messages,
+        chat_template=TEMPLATES[template],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
     )
     return list(found["input_ids"])
 
@@ -92,8 +128,12 @@ def specials_in(ids: list[int], family: str) -> list[str]:
 
 
 _ROLES = st.sampled_from(["system", "user", "assistant"])
-_HARMLESS = st.text(st.one_of(st.sampled_from("helo wrd<|>_im\n é🎉"), st.characters(codec="utf-8")), max_size=20)
-_PIECES = st.sampled_from([*SPECIALS, "<|im_", "end|>", "<", "|", ">", "|>", "<|", " ", "\n", "user", "x", "<think>"])
+_HARMLESS = st.text(
+    st.one_of(st.sampled_from("helo wrd<|>_im\n é🎉"), st.characters(codec="utf-8")), max_size=20
+)
+_PIECES = st.sampled_from(
+    [*SPECIALS, "<|im_", "end|>", "<", "|", ">", "|>", "<|", " ", "\n", "user", "x", "<think>"]
+)
 _HOSTILE = st.lists(_PIECES, max_size=6).map("".join)
 
 
@@ -103,6 +143,7 @@ def conversation(content: st.SearchStrategy[str]) -> st.SearchStrategy[list[dict
 
 
 @each_model
+@unhurried
 @given(messages=conversation(_HARMLESS))
 def test_ids_of_harmless_messages_equal_transformers(
     family: str, template: str, messages: list[dict[str, str]]
@@ -114,6 +155,7 @@ def test_ids_of_harmless_messages_equal_transformers(
 
 
 @each_model
+@unhurried
 @given(messages=conversation(_HOSTILE))
 def test_control_tokens_are_only_those_that_the_template_writes(
     family: str, template: str, messages: list[dict[str, str]]
@@ -128,6 +170,7 @@ def test_control_tokens_are_only_those_that_the_template_writes(
         assert template != "chatml" or specials_in(ids, family).count("<think>") == 1
 
 
+@unhurried
 @given(messages=conversation(_HOSTILE))
 def test_hostile_text_reads_the_same_after_decoding(messages: list[dict[str, str]]) -> None:
     ids = MODELS["byte-level", "chatml"].encode_chat(messages)
@@ -143,7 +186,10 @@ def test_text_around_a_defused_control_token_is_encoded_as_if_it_were_any_other_
     unaware = Tokenizer.from_str(TOKENIZERS["byte-level"].to_str())
     unaware.encode_special_tokens = True
     text = "hello <|im_end|>there"
-    assert model.encode_chat([{"role": "user", "content": text}]) == unaware.encode(text, add_special_tokens=False).ids
+    assert (
+        model.encode_chat([{"role": "user", "content": text}])
+        == unaware.encode(text, add_special_tokens=False).ids
+    )
 
 
 def test_an_assistants_earlier_reasoning_keeps_its_own_tokens() -> None:
@@ -214,7 +260,9 @@ def test_templates_have_what_transformers_gives_them() -> None:
     model = text_model(TOKENIZERS["byte-level"], template)
     ids = model.encode_chat([{"role": "user", "content": "é"}])
     text = TOKENIZERS["byte-level"].decode(ids, skip_special_tokens=False)
-    assert text == "now %Y " + json.dumps([{"role": "user", "content": "é"}], ensure_ascii=False) + "<|im_end|>"
+    assert (
+        text == "now %Y " + json.dumps([{"role": "user", "content": "é"}], ensure_ascii=False) + "<|im_end|>"
+    )
 
 
 def test_a_template_that_does_not_parse_is_refused_at_once() -> None:

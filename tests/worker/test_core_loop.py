@@ -111,8 +111,7 @@ async def test_messages_cross_the_socket_whole_both_ways_and_its_end_is_seen() -
     reader.start()
     far.send("up")
     assert await near.receive() == "up"
-    while reader.is_alive():
-        await asyncio.sleep(0.005)
+    await asyncio.to_thread(reader.join)
     assert received == [big, StopCommand()]
     theirs.close()
     far._reader.close()

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import grpc
@@ -40,8 +41,14 @@ async def front(tmp_path, core_surroundings):
 
 
 async def _gone(process: psutil.Process) -> None:
+    """Waits for the end of a process that is not ours to reap; a zombie counts as gone."""
+    wait_until_gone = asyncio.to_thread(_wait_until_gone, process)
+    await asyncio.wait_for(wait_until_gone, 20)
+
+
+def _wait_until_gone(process: psutil.Process) -> None:
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        await asyncio.sleep(0.01)
+        threading.Event().wait(0.01)
 
 
 async def _session(front: Front, max_tokens: int):

@@ -62,7 +62,8 @@ async def _outputs(call, terminals: int) -> dict[str, tuple[list[int], pb.Finish
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory):
     folder = build_tiny_llama(tmp_path_factory.mktemp("tiny"))
-    cache: Path = tmp_path_factory.mktemp("kernels")
+    # Compiled kernels are kept between runs, by their source and machine, as a worker keeps them.
+    cache = Path.home() / ".cache" / "ridgeline" / "kernels"
     flags = ["--model", folder, "--model-name", "tiny", "--dtype", "fp32", "--threads", "1"]
     flags += ["--kv-memory", "8MiB", "--cache-dir", cache, "--port", "0", "--metrics-port", "0"]
     process = await asyncio.create_subprocess_exec(

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import InvariantError, WorkerLost
 from ridgeline_contracts.ids import Attempt, RequestId
+from ridgeline_contracts.proto import worker_pb2 as pb
 from ridgeline_contracts.sampling import SamplingParams
 from ridgeline_engine.request import (
     Counts,
@@ -15,7 +16,7 @@ from ridgeline_engine.request import (
     Request,
     RequestKey,
 )
-from ridgeline_worker.rows import pack_rows
+from ridgeline_worker.rows import PackedRow, frame_to_wire, pack_rows
 from ridgeline_worker.table import RequestTable
 
 FINISH = Finish(FinishReason.STOP, Counts(1, 0, 1, 1, 1), EngineClocks(None, None, 1.0))
@@ -34,12 +35,16 @@ def _row(name: str, choice: int, offset: int, *, ends: bool = False, tokens: int
     return OutputRow(_key(name), choice, offset, (7,) * tokens, finish=FINISH if ends else None)
 
 
+def _wire(found: dict[int, list[PackedRow]]) -> dict[int, list[pb.Row]]:
+    return {session: list(frame_to_wire(1, rows).frame.rows) for session, rows in found.items()}
+
+
 def test_rows_are_sorted_by_session_and_keep_their_order() -> None:
     table = RequestTable()
     table.open(_request("a"), 1)
     table.open(_request("b"), 2)
     table.open(_request("c"), 1)
-    found = table.take(pack_rows([_row("c", 0, 0), _row("b", 0, 0), _row("a", 0, 0)]))
+    found = _wire(table.take(pack_rows([_row("c", 0, 0), _row("b", 0, 0), _row("a", 0, 0)])))
     assert {key: [row.request_id for row in rows] for key, rows in found.items()} == {1: ["c", "a"], 2: ["b"]}
 
 
@@ -64,7 +69,7 @@ def test_a_failure_ends_only_the_choices_that_are_open_after_what_was_delivered(
     table = RequestTable()
     table.open(_request("a", choices=3, emitted=((), (5, 5), ())), 1)
     table.take(pack_rows([_row("a", 0, 0, ends=True), _row("a", 1, 2, tokens=2)]))
-    rows = table.fail(_key("a"), LOST)[1]
+    rows = _wire(table.fail(_key("a"), LOST))[1]
     assert [(row.choice, row.first_offset, row.finish.counts.emitted_tokens) for row in rows] == [
         (1, 4, 2),
         (2, 0, 0),
@@ -119,7 +124,10 @@ def test_every_choice_that_was_opened_ends_exactly_once(steps) -> None:
 
     def note(found) -> None:
         ended.extend(
-            (row.request_id, row.choice) for rows in found.values() for row in rows if row.HasField("finish")
+            (row.request_id, row.choice)
+            for rows in _wire(found).values()
+            for row in rows
+            if row.HasField("finish")
         )
 
     names: dict[int, str] = {}

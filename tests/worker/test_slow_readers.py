@@ -4,6 +4,7 @@ import grpc
 import pytest
 from ridgeline_contracts.proto import worker_pb2 as pb
 from ridgeline_contracts.proto import worker_pb2_grpc
+from ridgeline_worker.rows import PackedRow
 from ridgeline_worker.session import GatewaySession, Outbox
 from ridgeline_worker.settings import LimitSettings
 
@@ -26,8 +27,8 @@ async def test_a_gateway_that_does_not_read_loses_its_own_requests_and_holds_nob
     await slow_channel.close()
 
 
-def _row(offset: int) -> pb.Row:
-    return pb.Row(request_id="r", first_offset=offset, tokens=[offset])
+def _row(offset: int) -> PackedRow:
+    return "r", 0, 0, offset, (offset,), (), None
 
 
 async def test_an_outbox_holds_rows_up_to_its_bound_and_no_more() -> None:

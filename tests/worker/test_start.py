@@ -56,6 +56,7 @@ def test_flags_become_settings_with_their_units() -> None:
         pytest.param(["--threads", "0"], "--threads=0", id="no-threads"),
         pytest.param(["--dtype", "fp8"], "fp8", id="unknown-dtype"),
         pytest.param(["--max-batches", "3"], "--max-batches", id="unknown-flag"),
+        pytest.param(["--block-tokens", "24"], "multiple of 16", id="no-whole-granules"),
         pytest.param(["--port", "x"], "--port", id="no-number"),
     ],
 )
@@ -105,6 +106,8 @@ def test_a_containers_limit_bounds_what_is_available(tmp_path) -> None:
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("400\n")
     assert available_bytes(tmp_path) == 600
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 250\nactive_file 50\n")
+    assert available_bytes(tmp_path) == 850
     (tmp_path / "memory.max").write_text("max\n")
     assert available_bytes(tmp_path) > 10**6
 
@@ -139,14 +142,14 @@ async def test_a_port_in_use_is_one_line_and_code_2_before_anything_is_loaded(ti
         )
     assert code == 2
     assert f"127.0.0.1:{port}" in told
-    assert "Traceback" not in told
+    assert told.count("\n") == 1
 
 
 async def test_what_the_engine_refuses_is_one_line_and_code_2(tiny_folder, tmp_path) -> None:
     flags = ("--port", 0, "--metrics-port", 0, "--log-level", "error", "--cache-dir", tmp_path)
-    code, told = await _start("--model", tiny_folder, "--block-tokens", 24, *flags)
+    code, told = await _start("--model", tiny_folder, "--kv-memory", "1kB", *flags)
     assert code == 2
     last = told.strip().splitlines()[-1]
     assert last.startswith("ridgeline_worker: ")
-    assert "block_tokens" in last
+    assert "too little memory" in last
     assert "Traceback" not in told

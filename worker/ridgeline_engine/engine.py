@@ -193,6 +193,14 @@ class Engine:
         """The load report's facts, now."""
         return load_snapshot(self._scheduler, self.step_model, draining=self._draining)
 
+    def derivations(self) -> tuple[str, ...]:
+        """How the next step's thresholds come about, in words: for people who ask why."""
+        scheduler = self._scheduler
+        return (
+            scheduler.chunk_budget(self.step_model).derivation,
+            scheduler.admission_reserve().derivation,
+        )
+
     def metrics(self) -> EngineMetrics:
         return self._ledger.metrics(
             preemptions=self._scheduler.preemptions,

@@ -200,6 +200,8 @@ class KVManager:
         self.pool.check()
         holders: dict[tuple[GroupId, BlockId], int] = {}
         for sequence in sequences:
+            if sequence.capacity_tokens != self._capacity(sequence):
+                raise InvariantError("a sequence's capacity differs from its tables")
             for group, table in sequence.tables.items():
                 for block in table.blocks:
                     holders[group, block] = holders.get((group, block), 0) + 1

@@ -12,11 +12,12 @@ admitted work always finishes.
 
 from bisect import insort
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.step import StepModel
-from ridgeline_roofline.decisions import ChunkFacts, admission_reserve_blocks, chunk_budget_tokens
+from ridgeline_roofline.decisions import ChunkFacts, Decision, admission_reserve_blocks, chunk_budget_tokens
 
 from ridgeline_engine.drafting import StepDraft
 from ridgeline_engine.kv_manager import KVManager, KVStart
@@ -41,14 +42,18 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preemptions = 0
         self._settings = settings
+        self._next_deadline_ms = inf
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_rank)
+        if sequence.request.deadline_ms is not None:
+            self._next_deadline_ms = min(self._next_deadline_ms, sequence.request.deadline_ms)
 
     def draft(self, model: StepModel, now_ms: float, *, fence: LaunchId | None) -> StepDraft:
         """The next step; without rows where nothing can run. `fence` is the newest open launch."""
         draft = StepDraft()
-        budget = self._prefill_budget(model)
+        prefills = self.waiting or not all(sequence.decoding for sequence in self.running)
+        budget = self.chunk_budget(model).value if prefills else 0
         for sequence in tuple(self.running):
             # An earlier one in this loop may have preempted it.
             if sequence.state is SequenceState.RUNNING:
@@ -70,10 +75,17 @@ class Scheduler:
 
     def expired(self, now_ms: float) -> Iterator[Sequence]:
         """Waiting sequences of requests that never ran and whose deadline has passed."""
+        if now_ms < self._next_deadline_ms:
+            return
+        self._next_deadline_ms = inf
         for sequence in tuple(self.waiting):
             deadline_ms = sequence.request.deadline_ms
-            if deadline_ms is not None and deadline_ms <= now_ms and not sequence.family.admitted:
+            if deadline_ms is None or sequence.family.admitted:
+                continue
+            if deadline_ms <= now_ms:
                 yield sequence
+            else:
+                self._next_deadline_ms = min(self._next_deadline_ms, deadline_ms)
 
     def check(self) -> None:
         """Raises InvariantError unless queues, slots, blocks and caches are consistent."""
@@ -87,13 +99,15 @@ class Scheduler:
                 raise InvariantError(f"the {name} queue holds a sequence that is not {name}")
         if any(each.tables or each.slot is not None for each in self.waiting):
             raise InvariantError("a waiting sequence holds blocks or a slot")
+        for sequence in self.running:
+            if not sequence.computed_tokens <= sequence.planned_tokens <= len(sequence.tokens):
+                raise InvariantError("a sequence computed more than was planned, or planned more than it has")
         self.slots.check()
         self.kv.check(self.running)
 
-    def _prefill_budget(self, model: StepModel) -> int:
+    def chunk_budget(self, model: StepModel) -> Decision[int]:
+        """Prefill tokens of the next step, as things stand."""
         decoding = [sequence for sequence in self.running if sequence.decoding]
-        if len(decoding) == len(self.running) and not self.waiting:
-            return 0
         facts = ChunkFacts(
             decode_rows=len(decoding),
             context_tokens=sum(sequence.planned_tokens + 1 for sequence in decoding),
@@ -102,7 +116,11 @@ class Scheduler:
             tpot_target_ms=self._settings.tpot_target_ms,
             chunk_context_tokens=next((each.planned_tokens for each in self.running if not each.decoding), 0),
         )
-        return chunk_budget_tokens(model, facts).value
+        return chunk_budget_tokens(model, facts)
+
+    def admission_reserve(self) -> Decision[int]:
+        """Blocks of each group that an admission must leave, as things stand."""
+        return admission_reserve_blocks(len(self.running))
 
     def _continue(self, draft: StepDraft, sequence: Sequence, budget: int, fence: LaunchId | None) -> int:
         """Plans the next part of a running sequence. Returns the prefill tokens that it took."""
@@ -160,8 +178,7 @@ class Scheduler:
                 # Its sibling is computing the same prompt: soon there is KV to share.
                 continue
             start = self._start(sequence, parent)
-            reserve = admission_reserve_blocks(len(self.running)).value
-            if not self.kv.can_admit(sequence, start, reserve_blocks=reserve):
+            if not self.kv.can_admit(sequence, start, reserve_blocks=self.admission_reserve().value):
                 # No overtaking: a long prompt would wait for ever.
                 return
             self._admit(draft, sequence, start, now_ms)

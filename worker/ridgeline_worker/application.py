@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -161,14 +162,18 @@ class WorkerApplication:
 
 
 def bind(server: grpc.aio.Server, serving: ServingSettings) -> int:
-    """Takes the port and returns it. Raises SettingsError when it is in use."""
-    address = f"{serving.host}:{serving.port}"
+    """Takes the port and returns it. Raises SettingsError when it is in use.
+
+    It tries with a socket first: gRPC tells no cause, and writes lines of its own to stderr.
+    """
+    host, port = serving.host, serving.port
+    is_v6 = ":" in host
     try:
-        return server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise SettingsError(
-            f"cannot listen on {address}: it is in use or not an address of this machine; give another --port"
-        ) from error
+        with socket.create_server((host, port), family=socket.AF_INET6 if is_v6 else socket.AF_INET):
+            pass
+        return server.add_insecure_port(f"[{host}]:{port}" if is_v6 else f"{host}:{port}")
+    except (OSError, RuntimeError) as error:
+        raise SettingsError(f"cannot listen on {host}:{port} ({error}): give another --port") from error
 
 
 @contextlib.contextmanager

@@ -1,16 +1,17 @@
-"""Builds the real engine, in the core process: allocator, torch executor, engine.
-Torch is imported by this alone."""
+"""Builds the real engine, in the core process: sizes first, then allocator, torch executor and engine."""
 
 import logging
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvariantError
+from ridgeline_contracts.model_folder import ModelFolder
+from ridgeline_contracts.step import StepCoefficients
 from ridgeline_engine.engine import Engine
-from ridgeline_engine.executors.torch_executor.executor import TorchExecutor
-from ridgeline_engine.executors.torch_executor.loading import choose_device
-from ridgeline_engine.executors.torch_executor.settings import TorchSettings
+from ridgeline_engine.seam import Executor
 from ridgeline_engine.settings import EngineSettings as SchedulingSettings
 from ridgeline_roofline.step_model import linearised
 from ridgeline_transfer.allocator import PrivateAllocator
@@ -27,62 +28,96 @@ _TYPICAL_CONTEXT_TOKENS = 512
 _TYPICAL_CHUNK_TOKENS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is known before torch is loaded."""
+
+    folder: ModelFolder
+    settings: EngineSettings
+    scheduling: SchedulingSettings
+
+    @property
+    def max_batch(self) -> int:
+        return self.settings.max_batch or _MAX_BATCH
+
+    def sizes(self, device_bytes: int | None) -> CoreSizes:
+        """`device_bytes` None: weights and KV live in the host's memory."""
+        return core_sizes(
+            self.folder,
+            self.settings,
+            limit_bytes=available_bytes() if device_bytes is None else device_bytes,
+            shares_host_memory=device_bytes is None,
+            max_batch=self.max_batch,
+            max_step_tokens=self.scheduling.max_step_tokens,
+        )
+
+
 def build_engine(spec: CoreSpec, clock: Clock) -> Engine:
-    """Raises SettingsError or OutOfMemory with the sizes where the model does not fit, Unsupported for
-    its kind."""
-    folder, settings = spec.folder, spec.settings
-    if folder is None:
+    """Raises SettingsError or OutOfMemory, with the sizes, where the model does not fit; Unsupported for its
+    kind."""
+    if spec.folder is None:
         raise InvariantError("the core was given no model folder")
+    plan = _Plan(spec.folder, spec.settings, _scheduling(spec.folder, spec.settings))
+    device_bytes = None if spec.settings.device == "cpu" else least_free_device_bytes()
+    # Torch takes seconds to load: what cannot fit is to be told before.
+    sizes = plan.sizes(device_bytes)
+    executor = _load_executor(plan, sizes, clock, expects_cuda=device_bytes is not None)
+    return Engine(executor, clock, plan.scheduling)
+
+
+def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda: bool) -> Executor:
+    from ridgeline_engine.executors.torch_executor.executor import TorchExecutor
+    from ridgeline_engine.executors.torch_executor.loading import choose_device
+    from ridgeline_engine.executors.torch_executor.settings import TorchSettings
+
+    settings = plan.settings
+    if expects_cuda and choose_device(settings.device).type != "cuda":
+        # There is a GPU, but this torch cannot use it.
+        sizes = plan.sizes(None)
+    for line in _told(sizes):
+        _log.info("%s", line)
+    started_ms = clock.monotonic_ms()
+    executor = TorchExecutor(
+        plan.folder,
+        TorchSettings(
+            kv_blocks=sizes.kv_blocks,
+            cache_dir=settings.cache_folder or Path(tempfile.gettempdir()) / "ridgeline-kernels",
+            dtype=settings.dtype,
+            device=settings.device,
+            threads=settings.threads,
+            block_tokens=settings.block_tokens,
+            max_batch=plan.max_batch,
+            max_context_tokens=settings.max_context_tokens,
+        ),
+        allocator=PrivateAllocator(),
+        clock=clock,
+    )
+    found = executor.capabilities
+    load_ms = clock.monotonic_ms() - started_ms
+    _log.info("executor.ready device=%s dtype=%s load_ms=%.0f", found.device, found.weights_dtype, load_ms)
+    return executor
+
+
+def _told(sizes: CoreSizes) -> Iterator[str]:
+    yield f"memory.ledger kv_blocks={sizes.kv_blocks} kv_tokens={sizes.ledger.kv_tokens}"
+    for line in sizes.ledger.text().splitlines():
+        yield f"memory.ledger {line}"
+
+
+def _scheduling(folder: ModelFolder, settings: EngineSettings) -> SchedulingSettings:
     max_batch = settings.max_batch or _MAX_BATCH
-    guess = linearised(
+    return SchedulingSettings(
+        eos_token_ids=folder.eos_token_ids,
+        weights_revision=folder.weights_revision,
+        max_batch=max_batch,
+        coefficients=_first_guess(folder, settings, max_batch),
+    )
+
+
+def _first_guess(folder: ModelFolder, settings: EngineSettings, max_batch: int) -> StepCoefficients:
+    return linearised(
         guessed_step_model(folder, settings),
         decode_rows=max_batch,
         context_tokens=max_batch * _TYPICAL_CONTEXT_TOKENS,
         chunk_tokens=_TYPICAL_CHUNK_TOKENS,
-    )
-    scheduling = SchedulingSettings(
-        eos_token_ids=folder.eos_token_ids,
-        weights_revision=folder.weights_revision,
-        max_batch=max_batch,
-        coefficients=guess,
-    )
-    on_cuda = choose_device(settings.device).type == "cuda"
-    device_bytes = least_free_device_bytes() if on_cuda else None
-    sizes = core_sizes(
-        folder,
-        settings,
-        limit_bytes=device_bytes or available_bytes(),
-        shares_host_memory=device_bytes is None,
-        max_batch=max_batch,
-        max_step_tokens=scheduling.max_step_tokens,
-    )
-    for line in sizes.ledger.text().splitlines():
-        _log.info("memory %s", line)
-    started_ms = clock.monotonic_ms()
-    executor = TorchExecutor(
-        folder,
-        _torch_settings(settings, sizes, max_batch=max_batch),
-        allocator=PrivateAllocator(),
-        clock=clock,
-    )
-    _log.info(
-        "executor.ready device=%s dtype=%s load_ms=%.0f kv_blocks=%d",
-        executor.capabilities.device,
-        executor.capabilities.weights_dtype,
-        clock.monotonic_ms() - started_ms,
-        sizes.kv_blocks,
-    )
-    return Engine(executor, clock, scheduling)
-
-
-def _torch_settings(settings: EngineSettings, sizes: CoreSizes, *, max_batch: int) -> TorchSettings:
-    return TorchSettings(
-        kv_blocks=sizes.kv_blocks,
-        cache_dir=settings.cache_folder or Path(tempfile.gettempdir()) / "ridgeline-kernels",
-        dtype=settings.dtype,
-        device=settings.device,
-        threads=settings.threads,
-        block_tokens=settings.block_tokens,
-        max_batch=max_batch,
-        max_context_tokens=settings.max_context_tokens,
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ridgeline_contracts.blockhash import GRANULE_TOKENS
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.ids import ModelName, WorkerId
 
@@ -44,6 +45,8 @@ def parse_flags(arguments: Sequence[str], *, default_worker_id: str, default_thr
         value = getattr(flags, name)
         if value is not None and value <= 0:
             raise SettingsError(f"--{name.replace('_', '-')}={value}: give at least 1")
+    if flags.block_tokens % GRANULE_TOKENS:
+        raise SettingsError(f"--block-tokens={flags.block_tokens}: give a multiple of {GRANULE_TOKENS}")
     return WorkerSettings(_engine(flags), _serving(flags), _limits(flags), log_level=flags.log_level)
 
 
@@ -108,7 +111,7 @@ def _parser(default_worker_id: str, default_threads: int) -> argparse.ArgumentPa
         "--kv-memory", "--kv-bytes", help="size of the KV cache, such as 1GB or 512MiB (default: derived)"
     )
     engine.add_argument("--kv-blocks", type=int, help="the same, in blocks")
-    engine.add_argument("--block-tokens", type=int, default=16)
+    engine.add_argument("--block-tokens", type=int, default=GRANULE_TOKENS)
     engine.add_argument("--max-batch", type=int, help="sequences that run at once (default: derived)")
     engine.add_argument("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
     engine.add_argument("--cache-dir", type=Path, help="where compiled kernels and packed weights are kept")

@@ -29,6 +29,7 @@ from ridgeline_worker.messages import (
     SubmitCommand,
 )
 from ridgeline_worker.metrics import WorkerMetrics
+from ridgeline_worker.rows import PackedRow
 from ridgeline_worker.served import Served
 from ridgeline_worker.session import GatewaySession, Outbox
 from ridgeline_worker.settings import WorkerSettings
@@ -133,7 +134,7 @@ class Front:
         """Ends every request with this error. The core must be gone: it would go on sending rows."""
         self._deliver(self._table.fail_all(error))
 
-    def _deliver(self, by_session: Mapping[int, list[pb.Row]]) -> None:
+    def _deliver(self, by_session: Mapping[int, list[PackedRow]]) -> None:
         for session_id, rows in by_session.items():
             session = self._sessions.get(session_id)
             if session is not None and not session.offer(rows):

@@ -14,13 +14,23 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
     limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
     if limit is None or used is None:
         return machine
-    return min(machine, max(0, limit - used))
+    # Cached files count as used, but make way: after a download the model's own are in there.
+    return min(machine, max(0, limit - used + _cached_file_bytes(cgroup / "memory.stat")))
 
 
 def _number(path: Path) -> int | None:
     """The number in a file; None where there is no file, or `max` in it."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
+    text = _text(path).strip()
     return int(text) if text.isdigit() else None
+
+
+def _cached_file_bytes(path: Path) -> int:
+    fields = dict(line.split() for line in _text(path).splitlines() if len(line.split()) == 2)
+    return int(fields.get("inactive_file", 0))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""

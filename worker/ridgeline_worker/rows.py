@@ -5,11 +5,11 @@ faster than as dataclasses, and that time is the core's, between two steps.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ridgeline_contracts.errors import RidgelineError
 from ridgeline_contracts.proto import worker_pb2 as pb
-from ridgeline_engine.request import Finish, FinishReason, OutputRow, RequestKey
+from ridgeline_engine.request import Counts, EngineClocks, Finish, FinishReason, OutputRow, RequestKey
 
 PackedLogprob: TypeAlias = tuple[int, float, tuple[tuple[int, float], ...]]
 PackedFinish: TypeAlias = tuple[
@@ -30,13 +30,6 @@ _REASONS = {
     FinishReason.CANCELLED.value: pb.FINISH_REASON_CANCELLED,
     FinishReason.ERROR.value: pb.FINISH_REASON_ERROR,
 }
-
-
-class Address(NamedTuple):
-    """Which choice a row belongs to."""
-
-    key: RequestKey
-    choice: int
 
 
 def pack_rows(rows: Iterable[OutputRow]) -> tuple[PackedRow, ...]:
@@ -70,61 +63,57 @@ def _pack_finish(finish: Finish) -> PackedFinish:
     )
 
 
-def row_to_wire(row: PackedRow) -> pb.Row:
-    request_id, attempt, choice, first_offset, tokens, logprobs, finish = row
-    message = pb.Row(
-        request_id=request_id, attempt=attempt, choice=choice, first_offset=first_offset, tokens=tokens
-    )
-    for token, logprob, top in logprobs:
-        message.logprobs.add(
-            token=token,
-            logprob=logprob,
-            top_tokens=[each for each, _ in top],
-            top_logprobs=[value for _, value in top],
+def error_row(
+    key: RequestKey, choice: int, error: RidgelineError, *, first_offset: int, counts: Counts
+) -> PackedRow:
+    """The terminal row that the front writes where the engine cannot."""
+    finish = Finish(FinishReason.ERROR, counts, EngineClocks(None, None, 0.0), error)
+    return str(key.request_id), int(key.attempt), choice, first_offset, (), (), _pack_finish(finish)
+
+
+def frame_to_wire(sequence: int, rows: Iterable[PackedRow]) -> pb.WorkerMessage:
+    """One step frame. Rows are written in place: made apart and then copied they take twice the time."""
+    message = pb.WorkerMessage()
+    frame = message.frame
+    frame.sequence = sequence
+    for request_id, attempt, choice, first_offset, tokens, logprobs, finish in rows:
+        row = frame.rows.add(
+            request_id=request_id, attempt=attempt, choice=choice, first_offset=first_offset, tokens=tokens
         )
-    if finish is not None:
-        message.finish.CopyFrom(_finish_to_wire(finish))
+        for token, logprob, top in logprobs:
+            row.logprobs.add(
+                token=token,
+                logprob=logprob,
+                top_tokens=[each for each, _ in top],
+                top_logprobs=[value for _, value in top],
+            )
+        if finish is not None:
+            _write_finish(row.finish, finish)
     return message
 
 
-def _finish_to_wire(finish: PackedFinish) -> pb.Finish:
+def _write_finish(message: pb.Finish, finish: PackedFinish) -> None:
     reason, (prompt, cached, computed, accepted, emitted), clocks, error = finish
     queue_ms, ttft_ms, total_ms, preemptions = clocks
-    message = pb.Finish(
-        reason=_REASONS[reason],
-        counts=pb.Counts(
+    message.reason = _REASONS[reason]
+    message.counts.MergeFrom(
+        pb.Counts(
             prompt_tokens=prompt,
             cached_tokens=cached,
             computed_tokens=computed,
             accepted_tokens=accepted,
             emitted_tokens=emitted,
-        ),
-        clocks=pb.EngineClocks(
+        )
+    )
+    message.clocks.MergeFrom(
+        pb.EngineClocks(
             engine_queue_ms=queue_ms or 0.0,
             engine_ttft_ms=ttft_ms or 0.0,
             engine_total_ms=total_ms,
             preemptions=preemptions,
-        ),
+        )
     )
     if error is not None:
-        code, text, retry_after_ms = error
-        set_error(message, code, text, retry_after_ms)
-    return message
-
-
-def set_error(finish: pb.Finish, code: str, text: str, retry_after_ms: int | None) -> None:
-    """Writes an error of the tree into a terminal row."""
-    finish.reason = pb.FINISH_REASON_ERROR
-    finish.error_code = code
-    finish.error_message = text
-    if retry_after_ms is not None:
-        finish.retry_after_ms = retry_after_ms
-
-
-def error_row(address: Address, error: RidgelineError, *, first_offset: int, counts: pb.Counts) -> pb.Row:
-    """The terminal row that the front writes where the engine cannot."""
-    key, choice = address
-    row = pb.Row(request_id=key.request_id, attempt=key.attempt, choice=choice, first_offset=first_offset)
-    set_error(row.finish, error.code, error.message, error.retry_after_ms)
-    row.finish.counts.CopyFrom(counts)
-    return row
+        message.error_code, message.error_message, retry_after_ms = error
+        if retry_after_ms is not None:
+            message.retry_after_ms = retry_after_ms

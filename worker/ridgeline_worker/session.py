@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from ridgeline_contracts.errors import RidgelineError
 from ridgeline_contracts.proto import worker_pb2 as pb
 
+from ridgeline_worker.rows import PackedRow, frame_to_wire
+
 
 class Outbox:
     """Messages that the gateway has not read yet.
@@ -73,12 +75,11 @@ class GatewaySession:
         self._sequence = 0
         self.outbox.put(pb.WorkerMessage(hello=hello), 0)
 
-    def offer(self, rows: Sequence[pb.Row]) -> bool:
+    def offer(self, rows: Sequence[PackedRow]) -> bool:
         """Queues one frame. False when the outbox is full: the caller ends the session."""
         if self.overflowed.is_set():
             return False
-        frame = pb.StepFrame(sequence=self._sequence + 1, rows=rows)
-        if not self.outbox.put(pb.WorkerMessage(frame=frame), len(rows)):
+        if not self.outbox.put(frame_to_wire(self._sequence + 1, rows), len(rows)):
             self.overflowed.set()
             self.outbox.close(discard=True)
             return False

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ridgeline_contracts.errors import InvariantError, RidgelineError
-from ridgeline_contracts.proto import worker_pb2 as pb
-from ridgeline_engine.request import Request, RequestKey
+from ridgeline_engine.request import Counts, Request, RequestKey
 
-from ridgeline_worker.rows import Address, PackedRow, error_row, row_to_wire
+from ridgeline_worker.rows import PackedRow, error_row
 
 
 @dataclass(slots=True)
@@ -62,13 +61,13 @@ class RequestTable:
             self._open[key].session_id = None
         return keys
 
-    def take(self, rows: Iterable[PackedRow]) -> dict[int, list[pb.Row]]:
+    def take(self, rows: Iterable[PackedRow]) -> dict[int, list[PackedRow]]:
         """A step's rows by session, in order. Raises InvariantError for a row of a choice that has ended."""
-        by_session: dict[int, list[pb.Row]] = {}
+        by_session: dict[int, list[PackedRow]] = {}
         for row in rows:
             session_id = self._advance(row)
             if session_id is not None:
-                by_session.setdefault(session_id, []).append(row_to_wire(row))
+                by_session.setdefault(session_id, []).append(row)
         return by_session
 
     def _advance(self, row: PackedRow) -> int | None:
@@ -82,7 +81,7 @@ class RequestTable:
             self._end_choice(key, request, choice)
         return request.session_id
 
-    def fail(self, key: RequestKey, error: RidgelineError) -> dict[int, list[pb.Row]]:
+    def fail(self, key: RequestKey, error: RidgelineError) -> dict[int, list[PackedRow]]:
         """Ends a request with an error: one terminal row for each choice that is still open."""
         request = self._open.get(key)
         if request is None:
@@ -91,8 +90,8 @@ class RequestTable:
         del self._open[key]
         return {} if request.session_id is None else {request.session_id: rows}
 
-    def fail_all(self, error: RidgelineError) -> dict[int, list[pb.Row]]:
-        by_session: dict[int, list[pb.Row]] = {}
+    def fail_all(self, error: RidgelineError) -> dict[int, list[PackedRow]]:
+        by_session: dict[int, list[PackedRow]] = {}
         for key in list(self._open):
             for session_id, rows in self.fail(key, error).items():
                 by_session.setdefault(session_id, []).extend(rows)
@@ -104,19 +103,17 @@ class RequestTable:
             del self._open[key]
 
     @staticmethod
-    def _error_rows(key: RequestKey, request: _OpenRequest, error: RidgelineError) -> Iterator[pb.Row]:
+    def _error_rows(key: RequestKey, request: _OpenRequest, error: RidgelineError) -> Iterator[PackedRow]:
         for choice, offset in sorted(request.next_offset.items()):
             emitted = offset - request.start_offset[choice]
             # What the core computed died with it; what reached the gateway is known here.
-            counts = pb.Counts(
-                prompt_tokens=request.prompt_tokens, accepted_tokens=emitted, emitted_tokens=emitted
-            )
-            yield error_row(Address(key, choice), error, first_offset=offset, counts=counts)
+            counts = Counts(request.prompt_tokens, 0, 0, emitted, emitted)
+            yield error_row(key, choice, error, first_offset=offset, counts=counts)
 
 
-def refusal_rows(submit_key: RequestKey, offsets: Iterable[int], error: RidgelineError) -> list[pb.Row]:
+def refusal_rows(submit_key: RequestKey, offsets: Iterable[int], error: RidgelineError) -> list[PackedRow]:
     """Terminal rows for a Submit that never reached the table; `offsets` holds one entry a choice."""
     return [
-        error_row(Address(submit_key, choice), error, first_offset=offset, counts=pb.Counts())
+        error_row(submit_key, choice, error, first_offset=offset, counts=Counts(0, 0, 0, 0, 0))
         for choice, offset in enumerate(offsets)
     ]

@@ -13,14 +13,20 @@ from ridgeline_cli.up.private_files import read_private, write_private
 
 TENANT_ID = "local"
 _TIMEOUT_S = 30.0
-# More than one person's machine can spend, and small enough to see it move.
+# More than one person's machine spends in a week, refilled slowly enough that one sees it move.
 _TENANT = {
     "name": "the user of this machine",
-    "quota": {"rate_tokens_per_s": 10_000, "burst_tokens": 1_000_000},
+    "quota": {"rate_tokens_per_s": 100, "burst_tokens": 10_000_000},
 }
 
 
-async def ensure_tenant_key(path: Path, *, admin_url: str, admin_key: str) -> str:
+def admin_client(admin_url: str, admin_key: str) -> httpx.AsyncClient:
+    """A client of a gateway's admin port. Loopback only, so that a proxy of the environment is passed by."""
+    headers = {"Authorization": f"Bearer {admin_key}"}
+    return httpx.AsyncClient(base_url=admin_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
+
+
+async def ensure_tenant_key(path: Path, client: httpx.AsyncClient) -> str:
     """The key in `path`, made if it is missing, known to the gateway as the local tenant's.
 
     A tenant that exists is left as it is. A key that the gateway refuses (it was revoked, or the pepper has
@@ -28,18 +34,14 @@ async def ensure_tenant_key(path: Path, *, admin_url: str, admin_key: str) -> st
     """
     held = read_private(path)
     key = _new_key() if held is None else held.strip()
-    headers = {"Authorization": f"Bearer {admin_key}"}
-    async with httpx.AsyncClient(
-        base_url=admin_url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
-    ) as client:
-        tenant_path = f"/admin/tenants/{TENANT_ID}"
-        if (await client.get(tenant_path)).status_code == httpx.codes.NOT_FOUND:
-            _check(await client.put(tenant_path, json=_TENANT))
+    tenant_path = f"/admin/tenants/{TENANT_ID}"
+    if (await client.get(tenant_path)).status_code == httpx.codes.NOT_FOUND:
+        _check(await client.put(tenant_path, json=_TENANT))
+    added = await _add_key(client, key)
+    if added.status_code == httpx.codes.CONFLICT:
+        key = _new_key()
         added = await _add_key(client, key)
-        if added.status_code == httpx.codes.CONFLICT:
-            key = _new_key()
-            added = await _add_key(client, key)
-        _check(added)
+    _check(added)
     if held is None or held.strip() != key:
         write_private(path, key + "\n")
     return key

@@ -65,7 +65,8 @@ def _owner(port: int) -> str:
     """` by NAME (pid N)` of the process that listens on the port, or nothing where that cannot be seen."""
     try:
         for found in psutil.net_connections(kind="tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid is not None:
+            listens = found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
+            if listens and found.pid is not None:
                 return f" by {psutil.Process(found.pid).name()} (pid {found.pid})"
     except (psutil.Error, OSError):
         return ""

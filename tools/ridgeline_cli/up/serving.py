@@ -11,7 +11,7 @@ from pathlib import Path
 from ridgeline_contracts.clock import Clock
 
 from ridgeline_cli.up.display import UpDisplay
-from ridgeline_cli.up.local_tenant import ensure_tenant_key
+from ridgeline_cli.up.local_tenant import admin_client, ensure_tenant_key
 from ridgeline_cli.up.plan import PlanFacts, ProcessPlan, address
 from ridgeline_cli.up.probes import ReadyProbe
 from ridgeline_cli.up.processes import local_spawner
@@ -66,11 +66,8 @@ class Serving:
 
     async def ready(self, pids: Pids) -> Ready:
         """What to tell the world, the tenant's key checked or made."""
-        api_key = await ensure_tenant_key(
-            self.facts.keys.tenant_key,
-            admin_url=self.admin_url,
-            admin_key=self.admin_key,
-        )
+        async with admin_client(self.admin_url, self.admin_key) as client:
+            api_key = await ensure_tenant_key(self.facts.keys.tenant_key, client)
         return Ready(self.base_url, api_key, self.admin_url, self.admin_key, pids)
 
     def summary(self, ready: Ready) -> list[str]:

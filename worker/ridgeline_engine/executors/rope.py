@@ -70,15 +70,15 @@ def _unscaled(frequencies: npt.NDArray[np.float32], _rope: Rope) -> npt.NDArray[
 
 
 def _linear(frequencies: npt.NDArray[np.float32], rope: Rope) -> npt.NDArray[np.float32]:
-    return (frequencies / np.float32(rope.factor)).astype(np.float32)
+    return frequencies / np.float32(rope.factor)
 
 
 def _llama3(frequencies: npt.NDArray[np.float32], rope: Rope) -> npt.NDArray[np.float32]:
     """Keeps high frequencies, divides low ones by the factor, blends those between."""
     turns = rope.original_context_tokens * frequencies / (2 * math.pi)
     span = rope.high_frequency_factor - rope.low_frequency_factor
-    kept = np.clip((turns - rope.low_frequency_factor) / span, 0.0, 1.0)
-    return (kept * frequencies + (1.0 - kept) * frequencies / rope.factor).astype(np.float32)
+    kept: npt.NDArray[np.float32] = np.clip((turns - rope.low_frequency_factor) / span, 0.0, 1.0)
+    return kept * frequencies + (np.float32(1.0) - kept) * frequencies / np.float32(rope.factor)
 
 
 _SCALERS: Mapping[str, Callable[[npt.NDArray[np.float32], Rope], npt.NDArray[np.float32]]] = {

@@ -96,24 +96,50 @@ def build_library(cache_dir: Path, toolchain: Toolchain, *, extra_flags: Sequenc
         return target
     cache_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=cache_dir) as folder:
-        objects = []
-        for source in sorted(SOURCES.glob("*.c")):
-            objects.append(str(Path(folder, source.stem + ".o")))
-            flags = [*COMPILE_FLAGS, *extra_flags, "-c", str(source), "-o", objects[-1]]
-            _run([toolchain.compiler, *flags])
+        objects = {source: Path(folder, source.stem + ".o") for source in sorted(SOURCES.glob("*.c"))}
+        flags = [*COMPILE_FLAGS, *extra_flags]
+        _run_all(
+            [[toolchain.compiler, *flags, "-c", str(source), "-o", str(to)] for source, to in objects.items()]
+        )
         built = Path(folder, target.name)
         runtime = [toolchain.openmp_library] if toolchain.openmp_library else ["-fopenmp"]
-        _run([toolchain.compiler, *LINK_FLAGS, "-o", str(built), *objects, *runtime, "-lm"])
+        _run_all(
+            [
+                [
+                    toolchain.compiler,
+                    *LINK_FLAGS,
+                    "-o",
+                    str(built),
+                    *map(str, objects.values()),
+                    *runtime,
+                    "-lm",
+                ]
+            ]
+        )
         built.replace(target)
     return target
 
 
-def _run(command: list[str]) -> None:
+def _run_all(commands: Sequence[list[str]]) -> None:
+    """Runs the commands side by side. Raises CompileFailed with the first failure, after all have ended."""
+    started = [
+        (command, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+        for command in commands
+    ]
+    failures = [
+        failure for command, process in started if (failure := _failure(command, process)) is not None
+    ]
+    if failures:
+        raise CompileFailed(failures[0])
+
+
+def _failure(command: list[str], process: "subprocess.Popen[str]") -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileFailed(f"{' '.join(command)}: {error}") from error
-    if done.returncode != 0:
-        raise CompileFailed(
-            f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}"
-        )
+        _, said = process.communicate(timeout=COMPILE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"{' '.join(command)} took longer than {COMPILE_TIMEOUT_S:.0f} s"
+    if process.returncode != 0:
+        return f"{' '.join(command)} ended with {process.returncode}: {said.strip()[-2000:]}"
+    return None

@@ -11,6 +11,14 @@ from torch import Tensor
 
 from ridgeline_kernels.cpu import reference
 from ridgeline_kernels.cpu.build import CompileFailed, build_library, find_toolchain
+from ridgeline_kernels.cpu.checks import (
+    check_batch,
+    check_cache,
+    check_dense,
+    check_range,
+    check_rows,
+    output,
+)
 from ridgeline_kernels.cpu.chooser import FormName, LinearChooser
 from ridgeline_kernels.cpu.linear import PackedLinear
 from ridgeline_kernels.cpu.native import NativeLibrary, load_library
@@ -95,11 +103,11 @@ class CpuOps:
         be x itself if x is contiguous.
         """
         rows, hidden = x.shape
-        _check_rows("x", x, (rows, hidden))
-        _check_rows("weight", weight.unsqueeze(0), (1, hidden))
+        check_rows("x", x, (rows, hidden))
+        check_rows("weight", weight.unsqueeze(0), (1, hidden))
         if residual is not None:
-            _check_rows("residual", residual, (rows, hidden))
-        out = _output(out, (rows, hidden))
+            check_rows("residual", residual, (rows, hidden))
+        out = output(out, (rows, hidden))
         if self._library is None:
             return out.copy_(reference.rms_norm(x, weight, eps, residual))
         self._library.rms_norm(
@@ -119,10 +127,10 @@ class CpuOps:
     def silu_mul(self, gate_up: Tensor, *, out: Tensor | None = None) -> Tensor:
         """gate_up [rows, 2 * ffn] -> [rows, ffn]: silu of the first half times the second."""
         rows, both = gate_up.shape
-        _check_rows("gate_up", gate_up, (rows, both))
+        check_rows("gate_up", gate_up, (rows, both))
         if both % 2:
             raise InvariantError(f"gate_up needs an even number of columns, not {both}")
-        out = _output(out, (rows, both // 2))
+        out = output(out, (rows, both // 2))
         if self._library is None:
             return out.copy_(reference.silu_mul(gate_up))
         self._library.silu_mul(
@@ -151,14 +159,14 @@ class CpuOps:
         writes anything, for a position or slot outside its table.
         """
         rows = qkv.shape[0]
-        _check_rows("qkv", qkv, (rows, (query_heads + 2 * kv_heads) * head_dim))
-        _check_dense("positions", positions, (rows,), torch.int32)
-        _check_dense("slot_mapping", slot_mapping, (rows,), torch.int64)
-        _check_dense("cos_sin", cos_sin, (cos_sin.shape[0], head_dim), torch.float32)
-        blocks, block_tokens = _check_cache(kv_layer, kv_heads, head_dim)
+        check_rows("qkv", qkv, (rows, (query_heads + 2 * kv_heads) * head_dim))
+        check_dense("positions", positions, (rows,), torch.int32)
+        check_dense("slot_mapping", slot_mapping, (rows,), torch.int64)
+        check_dense("cos_sin", cos_sin, (cos_sin.shape[0], head_dim), torch.float32)
+        blocks, block_tokens = check_cache(kv_layer, kv_heads, head_dim)
         if self._library is None:
-            _check_range("position", positions, cos_sin.shape[0])
-            _check_range("slot", slot_mapping, blocks * block_tokens, low=None)
+            check_range("position", positions, cos_sin.shape[0])
+            check_range("slot", slot_mapping, blocks * block_tokens, low=None)
             reference.rope_store(
                 qkv, positions, cos_sin, kv_layer, slot_mapping, query_heads=query_heads, kv_heads=kv_heads
             )
@@ -181,9 +189,9 @@ class CpuOps:
             self.threads,
         )
         if fault == 1:
-            _check_range("position", positions, cos_sin.shape[0])
+            check_range("position", positions, cos_sin.shape[0])
         if fault == 2:
-            _check_range("slot", slot_mapping, blocks * block_tokens, low=None)
+            check_range("slot", slot_mapping, blocks * block_tokens, low=None)
 
     def paged_attention(
         self,
@@ -216,12 +224,15 @@ class CpuOps:
             raise InvariantError(f"{query_heads} query heads do not share {kv_heads} kv heads evenly")
         if window is not None and window < 1:
             raise InvariantError(f"window must be at least 1 token or None, not {window}")
-        blocks, block_tokens = _check_cache(kv_layer, kv_heads, head_dim)
-        _check_dense("block_tables", block_tables, (seqs, table_width), torch.int32)
-        _check_dense("query_start", query_start, (seqs + 1,), torch.int32)
-        _check_dense("context_lens", context_lens, (seqs,), torch.int32)
-        out = _output(out, (rows, query_heads, head_dim))
+        blocks, block_tokens = check_cache(kv_layer, kv_heads, head_dim)
+        check_dense("block_tables", block_tables, (seqs, table_width), torch.int32)
+        check_dense("query_start", query_start, (seqs + 1,), torch.int32)
+        check_dense("context_lens", context_lens, (seqs,), torch.int32)
+        out = output(out, (rows, query_heads, head_dim))
         if self._library is None or head_dim % NATIVE_HEAD_MULTIPLE:
+            check_batch(
+                block_tables, query_start, context_lens, rows=rows, blocks=blocks, block_tokens=block_tokens
+            )
             return out.copy_(
                 reference.paged_attention(
                     q, kv_layer, block_tables, query_start, context_lens, scale=scale, window=window
@@ -249,59 +260,12 @@ class CpuOps:
             query_heads * head_dim,
             self.threads,
         )
+        if fault == 2:
+            raise OutOfMemory(
+                "no memory for the scratch space of attention; lower the batch or the chunk size"
+            )
         if fault:
-            raise _attention_fault(fault, query_start, context_lens, blocks)
+            check_batch(
+                block_tables, query_start, context_lens, rows=rows, blocks=blocks, block_tokens=block_tokens
+            )
         return out
-
-
-def _attention_fault(
-    fault: int, query_start: Tensor, context_lens: Tensor, blocks: int
-) -> InvariantError | OutOfMemory:
-    if fault == 2:
-        return OutOfMemory("no memory for the scratch space of attention; lower the batch or the chunk size")
-    if fault == 4:
-        return InvariantError(f"a block table names a block outside the cache of {blocks} blocks")
-    return InvariantError(
-        f"attention lengths do not fit: query_start {query_start.tolist()}, context {context_lens.tolist()}"
-    )
-
-
-def _check_rows(name: str, tensor: Tensor, shape: tuple[int, int]) -> None:
-    """fp32 of this shape, contiguous within a row."""
-    if tensor.shape != shape or tensor.dtype != torch.float32 or tensor.stride(1) != 1:
-        raise InvariantError(
-            f"{name} must be fp32 {shape} contiguous within a row, "
-            f"not {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}"
-        )
-
-
-def _check_dense(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if tensor.shape != shape or tensor.dtype != dtype or not tensor.is_contiguous():
-        raise InvariantError(
-            f"{name} must be {dtype} {shape} and contiguous, not {tensor.dtype} {tuple(tensor.shape)}"
-        )
-
-
-def _check_cache(kv_layer: Tensor, kv_heads: int, head_dim: int) -> tuple[int, int]:
-    """Returns (blocks, tokens in a block)."""
-    shape = kv_layer.shape
-    fits = len(shape) == 5 and shape[1] == kv_heads and shape[2] == 2 and shape[4] == head_dim
-    if not fits or kv_layer.dtype not in (torch.bfloat16, torch.float32) or not kv_layer.is_contiguous():
-        raise InvariantError(
-            f"kv_layer must be contiguous bf16 or fp32 [blocks, {kv_heads}, 2, block_tokens, {head_dim}], "
-            f"not {kv_layer.dtype} {tuple(shape)}"
-        )
-    return shape[0], shape[3]
-
-
-def _check_range(name: str, values: Tensor, limit: int, *, low: int | None = 0) -> None:
-    bad = values >= limit if low is None else (values >= limit) | (values < low)
-    if bad.any():
-        raise InvariantError(f"{name} {int(values[bad][0])} is outside the table of {limit}")
-
-
-def _output(out: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    if out is None:
-        return torch.empty(shape, dtype=torch.float32)
-    _check_dense("out", out, shape, torch.float32)
-    return out

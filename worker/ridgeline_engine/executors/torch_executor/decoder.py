@@ -49,7 +49,7 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, batch: DecoderBatch, *, on_layer: Callable[[int], None] | None = None) -> Tensor:
-        """Logits of the wanted tokens, fp32 [L, vocab].
+        """Logits of the wanted tokens, fp32 [L, vocab]; the next call may overwrite them.
 
         `on_layer` is called with a layer's index once its keys and values are handed to the device.
         """

@@ -52,7 +52,9 @@ class TorchExecutor:
         self._thread = LaunchThread(name="torch-executor")
 
         def start() -> tuple[StepRunner, LoadedModel]:
-            model = load_model(model_folder, settings, allocator=allocator, on_layer=on_layer_loaded)
+            model = load_model(
+                model_folder, settings, allocator=allocator, clock=clock, on_layer=on_layer_loaded
+            )
             return StepRunner(model, settings, clock=clock, layer_hook=layer_hook), model
 
         try:

@@ -37,7 +37,3 @@ class Linear:
         if self.adapter is not None:
             self.adapter.add(x, y)
         return y
-
-    def weight_rows(self, ids: Tensor) -> Tensor:
-        """Rows `ids` (int64 [n]) of the matrix: [n, in]."""
-        return self._matrix.weight_rows(ids)

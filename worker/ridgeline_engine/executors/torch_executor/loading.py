@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.kv import KVDtype, KVGroup
 from ridgeline_contracts.model_folder import ModelFolder
@@ -41,6 +41,7 @@ def load_model(
     settings: TorchSettings,
     *,
     allocator: KVAllocator,
+    clock: Clock,
     on_layer: Callable[[int], None] | None = None,
 ) -> LoadedModel:
     """Allocates KV first, so that too little memory shows before minutes of loading.
@@ -52,7 +53,7 @@ def load_model(
     device = choose_device(settings.device)
     context = _context_tokens(shape, settings.max_context_tokens)
     groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=KVDtype(chosen.value))
-    ops = choose_ops(device, chosen, cache_dir=settings.cache_dir, threads=settings.threads)
+    ops = choose_ops(device, chosen, settings=settings, clock=clock)
     if settings.deterministic and not ops.row_invariant:
         raise SettingsError(
             f"deterministic results need the native CPU kernels, but {device} runs plain torch operators: "
@@ -93,9 +94,16 @@ def choose_device(setting: str) -> torch.device:
     return device
 
 
-def choose_ops(device: torch.device, weights: WeightFormat, *, cache_dir: Path, threads: int) -> Ops:
+def choose_ops(device: torch.device, weights: WeightFormat, *, settings: TorchSettings, clock: Clock) -> Ops:
+    """Native kernels on a CPU, torch's operators elsewhere."""
     if device.type == "cpu":
-        return NativeOps(cache_dir, threads=threads)
+        return NativeOps(
+            settings.cache_dir,
+            threads=settings.threads,
+            clock=clock,
+            weights=weights,
+            deterministic=settings.deterministic,
+        )
     return TorchOps(torch.bfloat16 if weights is WeightFormat.BF16 else torch.float32)
 
 

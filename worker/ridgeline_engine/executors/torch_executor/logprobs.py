@@ -60,9 +60,9 @@ def _best(logits: Tensor, count: int) -> Tensor:
     """int64 [n, count]: ids by falling logit, then by rising id. topk alone leaves the order of ties open."""
     if count == 0:
         return torch.zeros((len(logits), 0), dtype=torch.int64, device=logits.device)
-    least = torch.topk(logits, count, dim=-1).values[:, -1:]
-    if bool((logits >= least).sum(dim=-1).amax() <= count):
-        ids = torch.topk(logits, count, dim=-1).indices.sort(dim=-1).values
-        order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices
-        return ids.gather(1, order)
-    return logits.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    ids = torch.topk(logits, count, dim=-1).indices
+    least = logits.gather(1, ids).amin(dim=-1, keepdim=True)
+    if bool(((logits >= least).sum(dim=-1) > count).any()):
+        return logits.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    ids = ids.sort(dim=-1).values
+    return ids.gather(1, logits.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices)

@@ -1,36 +1,65 @@
 """The CPU kernels behind the executor's operators. Activations are fp32, whatever the weights are."""
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch.nn.functional as F
-from ridgeline_kernels.cpu import CpuOps, load_cpu_ops
+from ridgeline_contracts.clock import Clock
+from ridgeline_kernels.cpu import PackedLinear, load_cpu_ops
 from torch import Tensor
 
-from ridgeline_engine.executors.torch_executor.ops import GroupBatch, RowLookup
+from ridgeline_engine.executors.matrices import WeightFormat
+from ridgeline_engine.executors.torch_executor.ops import GroupBatch, PackedMatrix, RowLookup
+from ridgeline_engine.executors.torch_executor.row_buffers import RowBuffers
 
 _Plan: TypeAlias = tuple[Tensor, Tensor, Tensor, int | None]
 
 
 class NativeOps:
-    """See `Ops`; the work is `CpuOps`'s, which falls back to torch where no compiler is at hand."""
+    """See `Ops`; the work is `CpuOps`'s, which falls back to torch where no compiler is at hand.
 
-    def __init__(self, cache_dir: Path, *, threads: int) -> None:
-        self._cpu: CpuOps = load_cpu_ops(cache_dir, threads)
-        self.rms_norm = self._cpu.rms_norm
-        self.silu_mul = self._cpu.silu_mul
-        self.pack_linear = self._cpu.pack_linear
+    With `deterministic`, matrices are held in the form whose rows do not depend on each other, though another
+    may be faster here.
+    """
+
+    def __init__(
+        self, cache_dir: Path, *, threads: int, clock: Clock, weights: WeightFormat, deterministic: bool
+    ) -> None:
+        self._cpu: Final = load_cpu_ops(cache_dir, threads, clock=clock)
+        self._native_matrices = deterministic or weights is WeightFormat.FP32
+        self._normed = RowBuffers()
+        self._products = RowBuffers()
+        self._attended = RowBuffers()
+        self._activated = RowBuffers()
 
     @property
     def row_invariant(self) -> bool:
-        return self._cpu.native
+        return self._cpu.native and self._native_matrices
 
     @property
     def description(self) -> str:
         return self._cpu.description
 
+    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None) -> PackedMatrix:
+        native = self._native_matrices and self._cpu.native
+        packed = self._cpu.pack_linear(weight, bias=bias, form="native" if native else "auto")
+        return _Matrix(packed, self._products)
+
     def row_lookup(self, table: Tensor) -> RowLookup:
         return lambda ids: F.embedding(ids, table).float()
+
+    def tied_row_lookup(self, matrix: PackedMatrix, table: Tensor) -> RowLookup:
+        packed = matrix.packed if isinstance(matrix, _Matrix) else None
+        if packed is None or set(packed.form_names) == {"onednn"}:
+            return self.row_lookup(table)  # oneDNN's layout is its own: it does not give rows back
+        return packed.weight_rows
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+        return self._cpu.rms_norm(x, weight, eps, residual, out=self._normed.take(*x.shape))
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        rows, both = gate_up.shape
+        return self._cpu.silu_mul(gate_up, out=self._activated.take(rows, both // 2))
 
     def rope_store(
         self,
@@ -61,5 +90,26 @@ class NativeOps:
     def paged_attention(self, q: Tensor, kv_layer: Tensor, plan: _Plan, *, scale: float) -> Tensor:
         tables, query_start, context_lens, window = plan
         return self._cpu.paged_attention(
-            q, kv_layer, tables, query_start, context_lens, scale=scale, window=window
+            q,
+            kv_layer,
+            tables,
+            query_start,
+            context_lens,
+            scale=scale,
+            window=window,
+            out=self._attended.take(*q.shape),
         )
+
+
+class _Matrix:
+    """A packed matrix whose products go to a buffer that all matrices share."""
+
+    __slots__ = ("_products", "_width", "packed")
+
+    def __init__(self, packed: PackedLinear, products: RowBuffers) -> None:
+        self.packed = packed
+        self._width = packed.out_features
+        self._products = products
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.packed(x, self._products.take(x.shape[0], self._width))

@@ -37,13 +37,13 @@ class PackedMatrix(Protocol):
         """x [rows, in] -> [rows, out] in the activations' dtype."""
         ...
 
-    def weight_rows(self, ids: Tensor) -> Tensor:
-        """A `RowLookup` on the matrix itself: for an embedding that is tied to the output matrix."""
-        ...
-
 
 class Ops(Protocol):
-    """Activations have one dtype throughout; norms and softmax accumulate in fp32."""
+    """Activations have one dtype throughout; norms and softmax accumulate in fp32.
+
+    A result may lie in a buffer that the next call of the same operator overwrites; all matrices count as one
+    operator.
+    """
 
     @property
     def row_invariant(self) -> bool:
@@ -52,6 +52,11 @@ class Ops(Protocol):
 
     def row_lookup(self, table: Tensor) -> RowLookup:
         """Looks rows of table [vocab, hidden] up; keeps the table."""
+        ...
+
+    def tied_row_lookup(self, matrix: PackedMatrix, table: Tensor) -> RowLookup:
+        """For an embedding that is the output matrix too: without a second copy of `table` where that can
+        be."""
         ...
 
     def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None) -> PackedMatrix:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ridgeline_engine.executors.torch_executor.adjustments import add_bias, apply_masks, forbid
 from ridgeline_engine.executors.torch_executor.logprobs import RawLogprobs, raw_logprobs
 from ridgeline_engine.executors.torch_executor.penalties import PenaltyState, has_penalties
+from ridgeline_engine.executors.torch_executor.selection import argmax
 from ridgeline_engine.executors.torch_executor.truncation import choose, kept_weights
 from ridgeline_engine.random_bits import DRAW_TOKEN, uniforms
 from ridgeline_engine.sampler_oracle import FAULT_NO_TOKEN, FAULT_NOT_FINITE, Sampled
@@ -61,7 +62,7 @@ class Sampler:
         sampling = [slot.sampling for slot in slots]
         logprobs = _logprobs(logits, sampling)
         raw_best = self._adjust(logits, rows, slots, masks)
-        tokens = logits.argmax(dim=-1)
+        tokens = argmax(logits)
         best = logits.gather(1, tokens.unsqueeze(1))
         faults = _faults(best.squeeze(1) if raw_best is None else raw_best, best.squeeze(1))
         drawing = [row for row, each in enumerate(sampling) if each.temperature != 0.0]

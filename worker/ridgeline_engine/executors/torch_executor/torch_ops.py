@@ -51,6 +51,9 @@ class TorchOps:
     def row_lookup(self, table: Tensor) -> RowLookup:
         return _Matrix(table.to(self._dtype), None).weight_rows
 
+    def tied_row_lookup(self, matrix: PackedMatrix, table: Tensor) -> RowLookup:
+        return matrix.weight_rows if isinstance(matrix, _Matrix) else self.row_lookup(table)
+
     def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None) -> PackedMatrix:
         return _Matrix(weight.to(self._dtype), None if bias is None else bias.to(self._dtype))
 

@@ -4,11 +4,16 @@ once."""
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from ridgeline_contracts.sampling import SamplingParams
 from torch import Tensor
 
-_FIRST_SORTED = 256
-"""top-p looks at so many of the most likely tokens before it sorts a whole row."""
+from ridgeline_engine.executors.torch_executor.selection import largest
+
+_SORTED = (256, 4096)
+"""top-p looks at so many of the most likely tokens of a row before it sorts the whole of it."""
+_PIECE = 256
+"""Weights that are summed at once while looking for the piece of the vocabulary that holds the choice."""
 
 
 def kept_weights(adjusted: Tensor, best: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
@@ -33,22 +38,31 @@ def kept_weights(adjusted: Tensor, best: Tensor, sampling: Sequence[SamplingPara
 
 
 def choose(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """int64 [n]: the first token whose cumulative weight exceeds uniform * total. Both arguments are
-    float64."""
-    cumulative = weights.cumsum(dim=-1)
-    target = uniforms.unsqueeze(1) * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    # A row that is not finite has no right answer; keep what it gives inside the vocabulary.
-    return chosen.clamp_(max=weights.shape[1] - 1)
+    """int64 [n]: the first token whose cumulative weight exceeds uniform * total, never one of weight 0.
+
+    weights float64 [n, vocab], uniforms float64 [n] below 1.
+    """
+    rows, vocab = weights.shape
+    pieces = F.pad(weights, (0, -vocab % _PIECE)).view(rows, -1, _PIECE)
+    ends = pieces.sum(dim=-1).cumsum(dim=-1)
+    target = uniforms.unsqueeze(1) * ends[:, -1:]
+    # A row that is not finite has no right answer: what it gives only has to lie inside the vocabulary.
+    piece = torch.searchsorted(ends, target, right=True).clamp_(max=pieces.shape[1] - 1)
+    before = F.pad(ends, (1, 0)).gather(1, piece)
+    within = pieces.gather(1, piece.unsqueeze(-1).expand(-1, -1, _PIECE)).squeeze(1).cumsum(dim=-1)
+    # The piece's sum was taken in another order: stay below this one, else a token of weight 0 could follow.
+    highest = torch.nextafter(within[:, -1:], torch.zeros_like(before))
+    offset = torch.searchsorted(within, torch.minimum(target - before, highest), right=True)
+    return (piece * _PIECE + offset).squeeze(1).clamp_(max=vocab - 1)
 
 
 def _cut_top_k(scaled: Tensor, rows: Sequence[int], counts: Sequence[int]) -> None:
     """Sets what is below the k-th largest to -inf, in place; ties at the k-th value stay."""
     index = torch.tensor(rows, device=scaled.device)
     picked = scaled[index]
-    largest = torch.topk(picked, max(counts), dim=-1).values
     at = torch.tensor(counts, device=scaled.device).unsqueeze(1) - 1
-    scaled[index] = picked.masked_fill_(picked < largest.gather(1, at), -torch.inf)
+    least = largest(picked, max(counts)).gather(1, at)
+    scaled[index] = picked.masked_fill_(picked < least, -torch.inf)
 
 
 def _cut_top_p(scaled: Tensor, weights: Tensor, rows: Sequence[int], shares: Sequence[float]) -> None:
@@ -56,21 +70,25 @@ def _cut_top_p(scaled: Tensor, weights: Tensor, rows: Sequence[int], shares: Seq
     index = torch.tensor(rows, device=scaled.device)
     picked, kept = scaled[index], weights[index]
     wanted = _column(shares, torch.float64, scaled.device) * kept.sum(dim=-1, keepdim=True)
-    boundary, found = _boundary(picked, wanted, min(_FIRST_SORTED, picked.shape[1]))
-    if not bool(found.all()):
-        boundary, found = _boundary(picked, wanted, picked.shape[1])
-        # Rounding may leave the last sum a hair below the total: then nothing is cut.
-        boundary = boundary.masked_fill(~found, -torch.inf)
+    boundary = torch.full_like(wanted, -torch.inf, dtype=torch.float32)
+    still = torch.arange(len(rows), device=scaled.device)
+    for count in (*(count for count in _SORTED if count < picked.shape[1]), picked.shape[1]):
+        values, found = _boundary(picked[still], wanted[still], count)
+        # Rounding may leave even the last sum a hair below the total: then nothing is cut.
+        boundary[still[found]] = values[found]
+        still = still[~found]
+        if not len(still):
+            break
     weights[index] = kept.masked_fill_(picked < boundary, 0.0)
 
 
 def _boundary(scaled: Tensor, wanted: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The value [n, 1] at which the cumulative weight of the `count` largest reaches `wanted`, and whether it
-    does."""
-    largest = torch.topk(scaled, count, dim=-1).values
-    reached = largest.double().exp_().cumsum(dim=-1) >= wanted
+    """The value [n, 1] at which the cumulative weight of the `count` largest reaches `wanted` [n, 1]; whether
+    it does, bool [n]."""
+    ordered = largest(scaled, count)
+    reached = ordered.double().exp_().cumsum(dim=-1) >= wanted
     first = reached.to(torch.uint8).argmax(dim=-1, keepdim=True)
-    return largest.gather(1, first), reached.any(dim=-1, keepdim=True)
+    return ordered.gather(1, first), reached.any(dim=-1)
 
 
 def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:

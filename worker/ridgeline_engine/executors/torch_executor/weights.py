@@ -59,25 +59,33 @@ class WeightLoader:
         self._device = device
 
     def load(self, *, on_layer: Callable[[int], None] | None = None) -> DecoderWeights:
-        """Reads all weights; calls `on_layer` with the count of layers that are ready. Raises
-        SettingsError."""
+        """Reads all weights; calls `on_layer` with the count of layers that are ready.
+
+        Raises SettingsError for a tensor that is missing or of another shape.
+        """
         shape = self._shape
-        head = self._linear(head_matrix(shape))
+        head, embed = self._head_and_embedding()
         layers = []
         for layer in range(shape.layers):
             layers.append(self._layer(layer))
             if on_layer is not None:
                 on_layer(layer + 1)
         return DecoderWeights(
-            embed=head.weight_rows if shape.tied_embeddings else self._embedding(),
+            embed=embed,
             layers=tuple(layers),
             final_norm=self._vector("model.norm.weight", shape.hidden),
             head=head,
         )
 
-    def _embedding(self) -> RowLookup:
-        shape = (self._shape.vocab_tokens, self._shape.hidden)
-        return self._ops.row_lookup(self._stacked([("model.embed_tokens.weight", shape)]))
+    def _head_and_embedding(self) -> tuple[Linear, RowLookup]:
+        shape, plan = self._shape, head_matrix(self._shape)
+        weight, _ = self._weight_and_bias(plan)
+        matrix = self._ops.pack_linear(weight)
+        head = Linear(matrix, partition=plan.partition, weight_format=self._format)
+        if shape.tied_embeddings:
+            return head, self._ops.tied_row_lookup(matrix, weight)
+        table = self._stacked([("model.embed_tokens.weight", (shape.vocab_tokens, shape.hidden))])
+        return head, self._ops.row_lookup(table)
 
     def _layer(self, layer: int) -> LayerWeights:
         shape, prefix = self._shape, f"model.layers.{layer}"
@@ -95,14 +103,16 @@ class WeightLoader:
         )
 
     def _linear(self, plan: MatrixPlan) -> Linear:
-        parts = zip(plan.sources, plan.outputs, strict=True)
-        weight = self._stacked([(f"{name}.weight", (rows, plan.inputs)) for name, rows in parts])
-        bias = None
-        if plan.bias:
-            parts = zip(plan.sources, plan.outputs, strict=True)
-            bias = self._stacked([(f"{name}.bias", (rows,)) for name, rows in parts])
+        weight, bias = self._weight_and_bias(plan)
         matrix = self._ops.pack_linear(weight, bias=bias)
         return Linear(matrix, partition=plan.partition, weight_format=self._format)
+
+    def _weight_and_bias(self, plan: MatrixPlan) -> tuple[Tensor, Tensor | None]:
+        parts = list(zip(plan.sources, plan.outputs, strict=True))
+        weight = self._stacked([(f"{name}.weight", (rows, plan.inputs)) for name, rows in parts])
+        if not plan.bias:
+            return weight, None
+        return weight, self._stacked([(f"{name}.bias", (rows,)) for name, rows in parts])
 
     def _stacked(self, named: list[tuple[str, tuple[int, ...]]]) -> Tensor:
         dtype = _DTYPES[self._format]

@@ -11,9 +11,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #ifndef RL_LANES
 #if defined(__AVX512F__)
