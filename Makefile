@@ -25,6 +25,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with all that the targets below need (quick when nothing has changed)
+	@echo "ready: $(VENV)"
 
 $(STAMP): pyproject.toml requirements/ci.lock requirements/torch.txt scripts/bootstrap.py
 	@command -v $(PYTHON) >/dev/null || { echo "setup: no $(PYTHON) here. Debian and Ubuntu: apt-get install python3 python3-venv" >&2; exit 2; }

@@ -22,7 +22,7 @@ from ridgeline_gateway.authenticate import Authenticator
 from ridgeline_gateway.health import Health
 from ridgeline_gateway.metrics import GatewayMetrics
 from ridgeline_gateway.quota import QuotaStore
-from ridgeline_gateway.request_body import parse_body, read_body
+from ridgeline_gateway.request_body import parse_body
 from ridgeline_gateway.request_context import RequestContext
 from ridgeline_gateway.settings import Secrets
 from ridgeline_gateway.tenants import KeyRecord, Tenant, TenantStore, check_tenant_id

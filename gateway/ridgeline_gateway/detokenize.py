@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from ridgeline_contracts.errors import InvariantError
 
 from ridgeline_gateway.token_table import TokenTable
+from ridgeline_gateway.utf8_stream import Utf8Stream, is_hopeless
 
 _REPLACEMENT = "\ufffd"
 _LONGEST_PARTIAL_BYTES = 3
@@ -68,8 +69,7 @@ def _dangling(table: TokenTable, prompt: Sequence[int]) -> bytes:
         if len(tail) >= _LONGEST_PARTIAL_BYTES:
             break
     for start in range(max(0, len(tail) - _LONGEST_PARTIAL_BYTES), len(tail)):
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        if tail[start] >= 0xC0 and decoder.decode(tail[start:]) == "":
+        if tail[start] >= 0xC0 and Utf8Stream().feed(tail[start:]) == "":
             return tail[start:]
     return b""
 
@@ -77,12 +77,12 @@ def _dangling(table: TokenTable, prompt: Sequence[int]) -> bytes:
 class _ByteLevel:
     """Bytes simply join; invalid ones become one U+FFFD a maximal part, in Python as in the library."""
 
-    __slots__ = ("_characters", "_decoder", "_dropping", "_settled", "_table", "_undecided", "_with_spans")
+    __slots__ = ("_characters", "_dropping", "_settled", "_table", "_undecided", "_utf8", "_with_spans")
 
     def __init__(self, table: TokenTable, dangling: bytes, spans: bool) -> None:
         self._table = table
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._decoder.decode(dangling)
+        self._utf8 = Utf8Stream()
+        self._utf8.feed(dangling)
         self._dropping = bool(dangling)
         self._with_spans = spans
         self._characters = 0
@@ -91,11 +91,11 @@ class _ByteLevel:
 
     def feed(self, token: int) -> str:
         data = self._table.shown.get(token, b"")
-        text = self._spanned(data) if self._with_spans else self._decoder.decode(data)
+        text = self._spanned(data) if self._with_spans else self._utf8.feed(data)
         return self._shown(text)
 
     def flush(self) -> str:
-        text = self._shown(self._decoder.decode(b"", True))
+        text = self._shown(self._utf8.flush())
         self._settled += self._undecided
         self._undecided = []
         return text
@@ -106,15 +106,12 @@ class _ByteLevel:
 
     def _spanned(self, data: bytes) -> str:
         # The character that holds the first byte is known only after that byte: it may end or break an open one.
-        first = self._decoder.decode(data[:1])
-        begin = self._characters + len(first) + self._open() - bool(data)
-        text = first + self._decoder.decode(data[1:])
-        span = Span(begin, self._characters + len(text) + self._open())
+        first = self._utf8.feed(data[:1])
+        begin = self._characters + len(first) + self._utf8.is_open - bool(data)
+        text = first + self._utf8.feed(data[1:])
+        span = Span(begin, self._characters + len(text) + self._utf8.is_open)
         (self._undecided if self._dropping else self._settled).append(span)
         return text
-
-    def _open(self) -> bool:
-        return bool(self._decoder.getstate()[0])
 
     def _shown(self, text: str) -> str:
         if self._dropping and text:
@@ -185,6 +182,7 @@ class _ByteRuns:
         decoder = codecs.getincrementaldecoder("utf-8")("strict")
         try:
             text = decoder.decode(bytes(self._run), final)
+            self._broken = self._broken or is_hopeless(decoder.getstate()[0])
         except UnicodeDecodeError:
             self._broken = True
         if not self._broken and not final and self._run:

@@ -86,5 +86,5 @@ class Inbox:
             return f"a worker sent a row of choice {row.choice} after its last one"
         expected = self._next_offset[row.choice]
         if row.first_offset != expected:
-            return f"choice {row.choice} goes on at token {row.first_offset}, not {expected}: rows were lost or repeated"
+            return f"choice {row.choice} goes on at token {row.first_offset}, not {expected}: rows are lost or repeated"
         return None

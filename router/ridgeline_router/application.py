@@ -100,6 +100,7 @@ class RouterApplication:
             await self._until_stopped()
         finally:
             await self._links.close()
+            self.routing.registry.close()
             await server.stop(_CLOSE_GRACE_S)
             await self._status_page.stop()
         _log.info("router.stopped")

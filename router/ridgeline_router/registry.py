@@ -17,6 +17,7 @@ class WorkerRegistry:
         self._workers: dict[WorkerId, WorkerFacts] = {}
         self._version = 0
         self._changed = asyncio.Event()
+        self._is_closed = False
 
     def all(self) -> tuple[WorkerFacts, ...]:
         """Sorted by id."""
@@ -56,12 +57,17 @@ class WorkerRegistry:
         return True
 
     async def changes(self) -> AsyncGenerator[tuple[WorkerFacts, ...]]:
-        """The whole set now and after each change, for ever. Changes that come together are told once."""
-        while True:
+        """The whole set now and after each change, until `close`. Changes that come together are told once."""
+        while not self._is_closed:
             seen = self._version
             yield self.all()
             while self._version == seen:
                 await self._changed.wait()
+
+    def close(self) -> None:
+        """Ends every `changes`."""
+        self._is_closed = True
+        self._ring()
 
     def _ring(self) -> None:
         self._version += 1

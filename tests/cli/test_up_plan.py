@@ -2,6 +2,7 @@
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from ridgeline_cli.up.preflight import (
 )
 from ridgeline_cli.up.sizes import parse_size, written_size
 from ridgeline_contracts.errors import SettingsError
-from ridgeline_doctor.machine_evidence import MachineEvidence
+from ridgeline_doctor.machine_evidence import GpuEvidence, MachineEvidence
 
 GIB = 1024**3
 FACTS = PlanFacts(
@@ -131,10 +132,22 @@ def test_kv_memory_that_fits(options: UpOptions, available_bytes: int, kv_bytes:
     assert resolve_kv_bytes(options, machine, weight_bytes=GIB, dtype="bf16") == kv_bytes
 
 
+def test_with_gpus_the_cache_is_theirs_and_workers_are_spread_over_them() -> None:
+    gpu = GpuEvidence("a GPU", 80 * GIB, (9, 0), "1")
+    machine = replace(_machine(available_bytes=GIB), gpus=(gpu, gpu))
+    assert resolve_kv_bytes(UpOptions(workers=2), machine, weight_bytes=9 * GIB, dtype="bf16") is None
+    with pytest.raises(SettingsError, match="3 workers share 2 GPU"):
+        resolve_kv_bytes(UpOptions(workers=3), machine, weight_bytes=GIB, dtype="bf16")
+    workers = plan_processes(replace(FACTS, gpus=2, kv_bytes=None)).of(Role.WORKER)
+    assert [dict(worker.environment)["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["0", "1"]
+    assert [_flag(worker, "--kv-memory") for worker in workers] == [[], []]
+
+
 def test_little_memory_is_shared_between_the_workers() -> None:
     machine = _machine(available_bytes=6 * GIB)
     alone = resolve_kv_bytes(UpOptions(workers=1), machine, weight_bytes=GIB, dtype="bf16")
     shared = resolve_kv_bytes(UpOptions(workers=2), machine, weight_bytes=GIB, dtype="bf16")
+    assert shared is not None
     assert alone == KV_BYTES_BY_DEFAULT > shared > 0
 
 

@@ -235,5 +235,5 @@ def test_the_pool_is_conserved_under_any_history() -> None:
 @pytest.mark.timeout(600)
 def test_the_pool_is_conserved_under_long_histories() -> None:
     run_state_machine_as_test(
-        PoolMachine, settings=settings(max_examples=600, stateful_step_count=120, deadline=None)
+        PoolMachine, settings=settings(max_examples=300, stateful_step_count=80, deadline=None)
     )

@@ -285,5 +285,5 @@ def test_any_history_gives_each_choice_its_own_text() -> None:
 @pytest.mark.timeout(1_200)
 def test_any_long_history_gives_each_choice_its_own_text() -> None:
     run_state_machine_as_test(
-        EngineMachine, settings=settings(max_examples=250, stateful_step_count=60, deadline=None)
+        EngineMachine, settings=settings(max_examples=150, stateful_step_count=60, deadline=None)
     )

@@ -179,5 +179,5 @@ def test_colliding_hashes_never_give_another_prompts_block() -> None:
 @pytest.mark.timeout(600)
 def test_colliding_hashes_never_give_another_prompts_block_in_long_histories() -> None:
     run_state_machine_as_test(
-        CacheMachine, settings=settings(max_examples=1_000, stateful_step_count=100, deadline=None)
+        CacheMachine, settings=settings(max_examples=400, stateful_step_count=60, deadline=None)
     )

@@ -143,7 +143,7 @@ def test_blocks_are_shared_and_copied_on_write(executor: TorchExecutor) -> None:
     # The second slot reads the first block where it is, and gets a copy of the second, which it will write to.
     reader = driver.admit(1, prompt)
     sequence = driver.sequences[reader]
-    free = BlockId(next(block for block in range(64) if block not in shared))
+    free = driver.take_block()
     sequence.computed = len(prompt) - 1
     plan = driver.plan(
         {reader: prompt[-1:]}, copies=[BlockCopy(CopyKind.ON_DEVICE, GroupId(0), shared[1], free)]
@@ -259,7 +259,7 @@ def test_a_failed_step_is_a_device_fault_and_nothing_runs_after_it(
     def fail(*_arguments: object, **_options: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("ridgeline_engine.executors.torch_executor.decoder.Decoder.forward", fail)
+    monkeypatch.setattr("ridgeline_kernels.cpu.CpuOps.paged_attention", fail)
     driver = ExecutorDriver(executor)
     driver.admit(0, (5, 6))
     with pytest.raises(DeviceFault, match=r"step 0 failed on cpu: CUDA error") as caught:

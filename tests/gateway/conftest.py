@@ -473,6 +473,12 @@ class Platform:
         """Waits until nothing runs in the background."""
         await self.gateway.background.finish(limit_ms=5000)
 
+    async def nothing_reserved(self) -> None:
+        """Waits until the tenant holds no reservation."""
+        async with asyncio.timeout(10):
+            while await self.reserved_micro():  # noqa: ASYNC110  # a bucket has no event to wait on
+                await asyncio.sleep(0.005)
+
     async def reserved_micro(self) -> int:
         return (await self.stores.quota.standing(self.tenant)).reserved_micro
 

@@ -367,6 +367,10 @@ async def test_models_are_listed(platform: Any) -> None:
     assert (await platform.client.get("/v1/models/fake-model")).status_code == 404
 
 
+def damage(folder: Path) -> None:
+    next(folder.rglob("tokenizer.json")).write_bytes(b"{}")
+
+
 async def test_tokenizer_files_are_fetched_once_and_kept_on_the_disk(
     model_files: Any, tmp_path: Path, gateway_over_fakes: Any
 ) -> None:
@@ -376,8 +380,7 @@ async def test_tokenizer_files_are_fetched_once_and_kept_on_the_disk(
             await post(platform, chat())
             requests = platform.worker.file_requests
     assert requests == 0
-    damaged = next(tmp_path.rglob("tokenizer.json"))
-    damaged.write_bytes(b"{}")
+    await asyncio.to_thread(damage, tmp_path)
     async with gateway_over_fakes(model_files, tmp_path) as platform:
         assert (await post(platform, chat())).status_code == 200
         assert platform.worker.file_requests == 1

@@ -1,7 +1,7 @@
 """Incremental text equals what the tokenizers library decodes from all ids, and nothing is given out too early."""
 
 from collections.abc import Iterator
-from os.path import commonprefix
+from itertools import product, takewhile
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_gateway.detokenize import detokenizer
 from ridgeline_gateway.token_table import TokenTable, byte_letters, token_table
+from ridgeline_gateway.utf8_stream import Utf8Stream
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 unhurried = settings(deadline=None, max_examples=100)
@@ -48,7 +49,8 @@ TOKENIZERS = {
 }
 TABLES = {name: token_table(tokenizer.to_str().encode()) for name, tokenizer in TOKENIZERS.items()}
 each_family = pytest.mark.parametrize("family", list(TOKENIZERS))
-_IDS = st.lists(st.one_of(st.integers(0, 270), st.integers(200, 258), st.integers(128, 200)), max_size=12)
+_TRICKY = st.sampled_from([0xED, 0xA0, 0xE0, 0xF0, 0xF4, 0x80, 0x90, 0xBF, 0xC2, 0xEF, 0xBB, 0xBD])
+_IDS = st.lists(st.one_of(st.integers(0, 270), _TRICKY, _TRICKY.map(lambda byte: byte + 1)), max_size=12)
 
 
 def decode(family: str, ids: list[int]) -> str:
@@ -90,7 +92,28 @@ def test_after_each_token_all_is_given_out_that_no_continuation_changes(family: 
     for count, token in enumerate(ids, 1):
         sent += stream.feed(token)
         possible = [decode(family, ids[:count] + more) for more in continuations(family)]
-        assert sent == commonprefix(possible)
+        settled = takewhile(lambda letters: len(set(letters)) == 1, zip(*possible, strict=False))
+        assert sent == "".join(letters[0] for letters in settled)
+
+
+@pytest.mark.parametrize("first", range(0xC0, 0x100))
+def test_every_beginning_of_a_character_is_held_exactly_while_it_can_be_completed(first: int) -> None:
+    completions = [bytes(more) for more in product((0x80, 0x90, 0xA0), (0x80,), (0x80,))]
+    completions += [more[:count] for more in completions for count in (1, 2)]
+    for count in range(3):
+        for rest in product([0x41, *range(0x80, 0xC0)], repeat=count):
+            part = bytes([first, *rest])
+            can_end = any(
+                len(text) == 1 for more in completions if (text := decoded(part + more)) is not None
+            )
+            assert (Utf8Stream().feed(part) == "") is can_end, part.hex()
+
+
+def decoded(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 @unhurried

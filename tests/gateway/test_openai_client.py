@@ -86,5 +86,4 @@ async def test_a_failure_in_the_middle_of_a_stream_raises_the_clients_error(
     platform.worker.answer([[40, 41, 42]], break_at=2)
     stream = await client.chat.completions.create(model="fake-model", messages=MESSAGES, stream=True)
     with pytest.raises(openai.APIError, match="lost"):
-        async for _ in stream:
-            continue
+        await anext(chunk async for chunk in stream if chunk.model == "never")

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,12 @@ async def test_it_serves_drains_and_exits_with_0(tmp_path: Path, platform: Any) 
         sys.executable, "-m", "ridgeline_gateway", *flags, stderr=asyncio.subprocess.PIPE
     )
     try:
-        ready = await _ready(ready_file)
+        ready = await asyncio.to_thread(read_when_there, ready_file)
         assert ready_file.stat().st_mode & 0o777 == 0o600
         assert ready["pid"] == process.pid
         async with httpx.AsyncClient(base_url=ready["admin_url"]) as admin:
             admin.headers["authorization"] = "Bearer an admin key for this test"
-            while (await admin.get("/readyz")).status_code != 200:
-                await asyncio.sleep(0.05)
+            await readiness(admin, "ready")
             await admin.put("/admin/tenants/acme", json={})
             key = (await admin.post("/admin/tenants/acme/keys")).json()["key"]
             await _drain(process, ready, key, platform, admin)
@@ -106,25 +106,33 @@ async def _drain(
     reply.pause_before[2] = asyncio.Event()
     headers = {"authorization": f"Bearer {key}"}
     body = {"model": "fake-model", "messages": [{"role": "user", "content": "hello"}], "stream": True}
-    async with httpx.AsyncClient(base_url=ready["base_url"], headers=headers, timeout=30) as client:
-        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            assert answer.status_code == 200
-            os.kill(process.pid, signal.SIGTERM)
-            while (await admin.get("/readyz")).json().get("reason") != "draining":
-                await asyncio.sleep(0.01)
-            # Within the delay new requests are still taken.
-            models = await client.get("/v1/models")
-            assert (models.status_code, models.headers["connection"]) == (200, "close")
-            await asyncio.sleep(0.4)
-            reply.pause_before[2].set()
-            text = "".join([part async for part in answer.aiter_text()])
+    async with (
+        httpx.AsyncClient(base_url=ready["base_url"], headers=headers, timeout=30) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        assert answer.status_code == 200
+        os.kill(process.pid, signal.SIGTERM)
+        await readiness(admin, "draining")
+        # Within the delay new requests are still taken.
+        models = await client.get("/v1/models")
+        assert (models.status_code, models.headers["connection"]) == (200, "close")
+        await asyncio.sleep(0.4)
+        reply.pause_before[2].set()
+        text = "".join([part async for part in answer.aiter_text()])
     assert text.endswith("data: [DONE]\n\n")
 
 
-async def _ready(path: Path) -> dict[str, Any]:
+async def readiness(admin: httpx.AsyncClient, wanted: str) -> None:
+    """Waits until /readyz says `wanted`, as its status or its reason."""
     async with asyncio.timeout(30):
-        while not path.exists():
-            await asyncio.sleep(0.05)
+        while wanted not in (await admin.get("/readyz")).json().values():  # noqa: ASYNC110  # another process
+            await asyncio.sleep(0.02)
+
+
+def read_when_there(path: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
     return dict(json.loads(path.read_text()))
 
 

@@ -142,8 +142,7 @@ async def test_a_client_that_leaves_while_the_router_thinks_leaves_no_reservatio
         await platform.router.routed.wait()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    while await platform.reserved_micro():
-        await asyncio.sleep(0.005)
+    await platform.nothing_reserved()
     platform.router.hold.set()
     assert await charged_and_free(platform) == 0
     assert not platform.worker.submits

@@ -104,9 +104,12 @@ async def scene() -> AsyncIterator[Scene]:
     addresses = await application.listening
     scene = Scene(workers, addresses.port, addresses.metrics_port)
     yield scene
-    await scene.channel.close()
     application.stop()
     assert await running == 0
+    while await scene.sets.read() is not grpc.aio.EOF:
+        pass
+    assert await scene.sets.code() == grpc.StatusCode.OK
+    await scene.channel.close()
     for worker in workers:
         await worker.stop()
 

@@ -92,6 +92,24 @@ async def test_cache_events_begin_with_a_snapshot_and_go_on_by_number(start_work
     assert (await again.read()).stored.block_hashes == second.stored.block_hashes
 
 
+async def test_every_stream_ends_in_order_when_the_worker_stops(start_worker, caplog) -> None:
+    worker = await start_worker()
+    session = await worker.stream()
+    load = worker.stub.Load(pb.LoadRequest(interval_ms=60_000))
+    events = worker.stub.KvEvents(pb.KvEventsRequest())
+    await load.read()
+    await events.read()
+    worker.application.stop()
+    assert await worker.running == 0
+    assert await session.frame() is None
+    while await load.read() is not grpc.aio.EOF:
+        pass
+    assert await events.read() is grpc.aio.EOF
+    for call in (session.call, load, events):
+        assert await call.code() == grpc.StatusCode.OK
+    assert not [record for record in caplog.records if record.name.startswith("grpc")]
+
+
 async def test_the_status_page_tells_health_readiness_and_metrics(start_worker) -> None:
     worker = await start_worker()
     stream = await worker.stream()

@@ -78,7 +78,7 @@ def chat(
     options: dict[str, Any] = {"temperature": temperature}
     if max_tokens is not None:
         options["max_tokens"] = max_tokens
-    with open_client() as client:
+    with open_client(server) as client:
         name = model or first_model(client, server)
         on_text = _ignore if as_json else _write
         ask = _asker(client, server, model=name, options=options, clock=context.clock, on_text=on_text)

@@ -79,12 +79,13 @@ def _ask_twice(
         {"role": "user", "content": _QUESTION},
     ]
     figures = []
-    with open_client() as client:
+    server = Server(ready.base_url, ready.api_key)
+    with open_client(server) as client:
         for name in _REQUESTS:
             console.print(f"\n[{name}]", style="dim", markup=False)
             answer = stream_chat(
                 client,
-                Server(ready.base_url, ready.api_key),
+                server,
                 model=model,
                 messages=messages,
                 options={"temperature": 0, "max_tokens": max_tokens},

@@ -13,6 +13,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 600.0
 """Between two pieces: a long prompt on a slow machine is no fault."""
 _STATUS_CODES = {401: "not_authenticated", 403: "not_permitted", 404: "not_found", 429: "rate_limited"}
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 Message = Mapping[str, str]
 """`{"role": ..., "content": ...}`."""
@@ -65,9 +66,11 @@ class Answer:
         return (self.completion_tokens - 1) * 1000 / decode_ms if decode_ms > 0 else None
 
 
-def open_client() -> httpx.Client:
-    """A client for a server on this machine or elsewhere; proxies of the environment apply."""
-    return httpx.Client(timeout=httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S))
+def open_client(server: Server) -> httpx.Client:
+    """A client for this server. Proxies of the environment apply unless it is on this machine."""
+    is_local = httpx.URL(server.base_url).host in _LOCAL_HOSTS
+    timeout = httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+    return httpx.Client(timeout=timeout, trust_env=not is_local)
 
 
 def first_model(client: httpx.Client, server: Server) -> str:

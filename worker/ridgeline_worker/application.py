@@ -142,7 +142,7 @@ class WorkerApplication:
     async def _close(self, server: grpc.aio.Server) -> None:
         await self.supervisor.stop()
         self.front.fail_all(WorkerLost("the worker was stopped before this request had ended"))
-        self.front.close_sessions()
+        self.front.close()
         await server.stop(_CLOSE_GRACE_S)
 
     def _not_ready_because(self) -> str | None:

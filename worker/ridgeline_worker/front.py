@@ -56,6 +56,7 @@ class Front:
         self.served = served
         self.kv_feed = KvFeed()
         self.load_changed = Bell()
+        self.is_closed = False
         self._settings = settings
         self._incarnation = incarnation
         self._product_version = product_version
@@ -149,7 +150,10 @@ class Front:
     # -- the gateways' side
 
     async def wait_until_ready(self) -> None:
+        """Raises PeerError when the worker stops before it is."""
         while not self.is_ready:
+            if self.is_closed:
+                raise PeerError("this worker stops", retry_after_ms=_RESTART_RETRY_MS)
             await self._core_became_ready.after(self._core_became_ready.version)
 
     def open_session(self, gateway: pb.GatewayHello) -> GatewaySession:
@@ -267,10 +271,14 @@ class Front:
             _log.warning("drain.unfinished requests=%d", len(self._table))
         return len(self._table)
 
-    def close_sessions(self) -> None:
-        """Ends every stream in order, after what its outbox holds."""
+    def close(self) -> None:
+        """Ends every stream in order: sessions after what their outboxes hold."""
+        self.is_closed = True
         for session in self._sessions.values():
             session.outbox.close(discard=False)
+        self.kv_feed.close()
+        self.load_changed.ring()
+        self._core_became_ready.ring()
 
 
 def _drop(command: Command) -> None:

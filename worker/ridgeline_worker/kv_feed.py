@@ -35,6 +35,7 @@ class KvFeed:
         self._ring: deque[pb.KvEvent] = deque(maxlen=ring_events)
         self._parents: dict[tuple[int, BlockHash], BlockHash] = {}
         self._bell = Bell()
+        self._is_closed = False
 
     @property
     def position(self) -> tuple[int, str]:
@@ -61,10 +62,16 @@ class KvFeed:
         if rung:
             self._bell.ring()
 
+    def close(self) -> None:
+        """Ends every `follow`."""
+        self._is_closed = True
+        self._bell.ring()
+
     async def follow(self, request: pb.KvEventsRequest) -> AsyncGenerator[pb.KvEvent]:
-        """Events after the request's position, for ever. A snapshot stands for those that are not held."""
+        """Events after the request's position, until `close`. A snapshot stands for those that are not
+        held."""
         position = _Position(request.core_incarnation, request.after_sequence)
-        while True:
+        while not self._is_closed:
             seen = self._bell.version
             events = self._after(position)
             if events is None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
 import grpc
-from ridgeline_contracts.errors import NotFound
+from ridgeline_contracts.errors import NotFound, PeerError
 from ridgeline_contracts.proto import worker_pb2 as pb
 from ridgeline_contracts.proto import worker_pb2_grpc
 
@@ -34,12 +34,18 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "the first message of a session must be a hello"
             )
-        await self._front.wait_until_ready()
+        await self._ready(context)
         session = self._front.open_session(first.hello)
         try:
             await self._run(session, request_iterator, context)
         finally:
             self._front.end_session(session)
+
+    async def _ready(self, context: _Context) -> None:
+        try:
+            await self._front.wait_until_ready()
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
 
     async def _run(
         self, session: GatewaySession, commands: AsyncIterator[pb.GatewayMessage], context: _Context
@@ -88,7 +94,7 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
             yield pb.FilePiece(data=piece)
 
     async def KvEvents(self, request: pb.KvEventsRequest, context: _Context) -> AsyncIterator[pb.KvEvent]:
-        await self._front.wait_until_ready()
+        await self._ready(context)
         async with contextlib.aclosing(self._front.kv_feed.follow(request)) as events:
             async for event in events:
                 yield event
@@ -97,7 +103,7 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
         low, high = _INTERVAL_RANGE_MS
         interval_ms = min(high, max(low, request.interval_ms or _DEFAULT_INTERVAL_MS))
         changed = self._front.load_changed
-        while True:
+        while not self._front.is_closed:
             seen = changed.version
             yield self._front.report()
             await asyncio.sleep(_LOAD_GAP_MS / 1000)

@@ -136,6 +136,10 @@ class ExecutorDriver:
             self.step(chunk_tokens=chunk_tokens, slots=waiting)
         return [self.sequences[slot].output[:tokens] for slot in slots]
 
+    def take_block(self, group: int = 0) -> BlockId:
+        """A block of no sequence, for a test that fills tables itself."""
+        return self._free[group].pop()
+
     def _grow(self, slot: SlotId, count: int) -> list[BlockAppend]:
         sequence = self.sequences[slot]
         appends = []

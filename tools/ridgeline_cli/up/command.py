@@ -125,4 +125,6 @@ def _facts(
         keys=key_files(data_dir),
         data_dir=data_dir / "gateway",
         cache_dir=context.home / "kernels",
+        # Whoever has chosen devices in the environment keeps that choice.
+        gpus=0 if "CUDA_VISIBLE_DEVICES" in context.environ else len(machine.gpus),
     )

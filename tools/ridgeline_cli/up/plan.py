@@ -1,6 +1,6 @@
 """Which processes `up` runs, with which flags and variables: facts in, plan out. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -58,12 +58,15 @@ class PlanFacts:
     model: ModelFacts
     dtype: str
     threads_per_worker: int
-    kv_bytes: int
+    kv_bytes: int | None
+    """None: the worker derives it from its device."""
     ports: Ports
     keys: KeyFiles
     data_dir: Path
     cache_dir: Path
     """Where workers keep compiled kernels: shared, since equal sources give equal files."""
+    gpus: int = 0
+    """That workers are spread over; 0 leaves the choice to them."""
 
     @property
     def workers(self) -> int:
@@ -122,8 +125,14 @@ def _worker(facts: PlanFacts, index: int) -> ChildSpec:
     flags = ["--model", str(facts.model.folder), "--model-name", facts.model.name, "--worker-id", name]
     flags += ["--port", str(port), "--metrics-port", str(metrics_port)]
     flags += ["--dtype", facts.dtype, "--threads", str(threads)]
-    flags += ["--kv-memory", str(facts.kv_bytes), "--cache-dir", str(facts.cache_dir)]
-    return _child(facts, name, Role.WORKER, flags, ready_port=metrics_port, threads=threads)
+    flags += ["--cache-dir", str(facts.cache_dir)]
+    if facts.kv_bytes is not None:
+        flags += ["--kv-memory", str(facts.kv_bytes)]
+    child = _child(facts, name, Role.WORKER, flags, ready_port=metrics_port, threads=threads)
+    if facts.gpus == 0:
+        return child
+    chosen = ("CUDA_VISIBLE_DEVICES", str(index % facts.gpus))
+    return replace(child, environment=(*child.environment, chosen))
 
 
 def _gateway(facts: PlanFacts) -> ChildSpec:
@@ -145,6 +154,8 @@ def _child(
         ("OMP_NUM_THREADS", str(threads)),
         # Spinning threads of several processes on shared cores starve each other.
         ("OMP_WAIT_POLICY", "passive"),
+        # All that the parts say to each other stays on loopback, whatever proxy the user's shell names.
+        ("no_grpc_proxy", f"{LOOPBACK},localhost"),
     )
     timeout_ms = WORKER_START_TIMEOUT_MS if role is Role.WORKER else FRONT_START_TIMEOUT_MS
     ready_url = f"http://{address(ready_port)}/readyz"

@@ -73,12 +73,17 @@ def resolve_threads(options: UpOptions, machine: MachineEvidence) -> int:
     return max(1, machine.usable_cores // options.workers)
 
 
-def resolve_kv_bytes(options: UpOptions, machine: MachineEvidence, *, weight_bytes: int, dtype: str) -> int:
+def resolve_kv_bytes(
+    options: UpOptions, machine: MachineEvidence, *, weight_bytes: int, dtype: str
+) -> int | None:
     """KV memory of each worker: as stated, else up to KV_BYTES_BY_DEFAULT of what is left.
 
-    `weight_bytes` are those of the model's files, in 16 bits a weight. Raises SettingsError, with the sum and
-    the smallest change that helps, where it does not fit.
+    With GPUs it is theirs: None lets each worker take what its own has free. `weight_bytes` are those of the
+    model's files, in 16 bits a weight. Raises SettingsError, with the sum and the smallest change that helps, where
+    it does not fit.
     """
+    if machine.gpus:
+        return _gpu_kv_bytes(options, gpus=len(machine.gpus))
     loaded_bytes = weight_bytes * (2 if dtype == "fp32" else 1)
     fixed_bytes = _SERVICE_BYTES + options.workers * (_PROCESS_BYTES + loaded_bytes)
     usable_bytes = int(machine.memory_available_bytes * _SPARE_RATIO)
@@ -93,6 +98,16 @@ def resolve_kv_bytes(options: UpOptions, machine: MachineEvidence, *, weight_byt
     if options.kv_bytes is not None:
         return options.kv_bytes
     return min(KV_BYTES_BY_DEFAULT, (usable_bytes - fixed_bytes) // options.workers)
+
+
+def _gpu_kv_bytes(options: UpOptions, *, gpus: int) -> int | None:
+    if options.kv_bytes is None and options.workers > gpus:
+        raise SettingsError(
+            f"{options.workers} workers share {gpus} GPU(s), and each would take all that is free: "
+            "give --kv-memory, or take fewer --workers",
+            param="kv_memory",
+        )
+    return options.kv_bytes
 
 
 def _way_out(options: UpOptions, dtype: str) -> str:

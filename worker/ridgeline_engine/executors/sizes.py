@@ -19,6 +19,9 @@ class SizeEstimate:
 
     weight_bytes: int
     """Matrices, embedding, norms and the table of rotations."""
+    second_form_bytes: int
+    """At most so much more on a CPU with bf16 instructions, where a matrix may be held in one form for few
+    rows and another for many. 0 in fp32."""
     loading_bytes: int
     """On top of the weights while they load: the largest matrix once more, stacked but not yet packed."""
     activation_bytes: int
@@ -27,9 +30,11 @@ class SizeEstimate:
     """Of one block id, all layers of its group."""
 
     def total_bytes(self, *, kv_blocks: int) -> int:
-        """The peak with so many blocks in each group."""
+        """The highest peak, with so many blocks in each group."""
         kv = sum(self.kv_block_bytes.values()) * kv_blocks
-        return self.weight_bytes + max(self.loading_bytes, self.activation_bytes) + kv
+        return (
+            self.weight_bytes + self.second_form_bytes + max(self.loading_bytes, self.activation_bytes) + kv
+        )
 
 
 def weight_format(shape: DecoderShape, setting: Literal["auto", "bf16", "fp32"]) -> WeightFormat:
@@ -56,6 +61,7 @@ def estimate(
     groups = kv_groups(shape, block_tokens=block_tokens, dtype=KVDtype(chosen.value))
     return SizeEstimate(
         weight_bytes=_weight_bytes(shape, matrices, chosen, max_context_tokens or shape.context_tokens),
+        second_form_bytes=sum(plan.weights for plan in matrices) * 2 if chosen is WeightFormat.BF16 else 0,
         loading_bytes=max(plan.weights for plan in matrices) * chosen.bytes_per_weight,
         activation_bytes=_activation_bytes(shape, max_batch=max_batch, max_step_tokens=max_step_tokens),
         kv_block_bytes={group.group: group.block_bytes for group in groups},
@@ -76,8 +82,10 @@ def _weight_bytes(
 
 
 def _activation_bytes(shape: DecoderShape, *, max_batch: int, max_step_tokens: int) -> int:
-    """A layer's widest moment: residual, norm, gate and up, their product; logits in fp32 and the sampler's
-    fp64."""
-    per_token = 2 * shape.hidden + shape.qkv_width + shape.query_width + 3 * shape.feed_forward
+    """Buffers stay for the next step: residual, norm, product, q k v, attention, gate and up, their product.
+
+    Logits in fp32; the sampler's copies of them in fp32 and fp64.
+    """
+    per_token = 3 * shape.hidden + shape.qkv_width + shape.query_width + 3 * shape.feed_forward
     logits = max_batch * shape.vocab_tokens * (2 * _FP32_BYTES + 3 * 8)
-    return max(per_token * max_step_tokens * _FP32_BYTES, logits)
+    return per_token * max_step_tokens * _FP32_BYTES + logits

@@ -1,12 +1,19 @@
 """`TorchExecutor`: the seam's `Executor` over a decoder, a sampler and one thread that drives the device."""
 
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ridgeline_contracts.capabilities import Capabilities
 from ridgeline_contracts.clock import Clock
-from ridgeline_contracts.errors import DeviceFault, InvariantError, RidgelineError
+from ridgeline_contracts.errors import (
+    DeviceFault,
+    InvariantError,
+    OutOfMemory,
+    RidgelineError,
+    Unsupported,
+)
 from ridgeline_contracts.kv import GroupId, KVGroup
 from ridgeline_contracts.model_folder import ModelFolder
 
@@ -117,10 +124,10 @@ class TorchExecutor:
             raise InvariantError(f"launch {launch} is completed before it is sampled")
         try:
             return found.outcome.result().result(found.plan)
-        except RidgelineError as error:
+        except (InvariantError, Unsupported) as error:
             self._failure = error
             raise
-        except (RuntimeError, ValueError, IndexError, TypeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, OutOfMemory) as error:
             self._failure = DeviceFault(f"step {launch} failed on {self._capabilities.device}: {error}")
             raise self._failure from error
         finally:
@@ -133,6 +140,8 @@ class TorchExecutor:
             found.masks.cancel()
         ended = self._thread.close(timeout_s=_CLOSE_TIMEOUT_S)
         self._open.clear()
+        if self._failure is not None:
+            _forget_locals(self._failure)
         if not ended:
             raise DeviceFault(
                 f"a step on {self._capabilities.device} did not end within {_CLOSE_TIMEOUT_S:g} s"
@@ -144,3 +153,11 @@ class TorchExecutor:
         if found is None:
             raise InvariantError(f"launch {launch} is not open: {sorted(self._open)} are")
         return found
+
+
+def _forget_locals(error: BaseException) -> None:
+    """A traceback keeps tensors over the KV memory alive, which could then not be given back."""
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found = found.__cause__

@@ -46,11 +46,14 @@ def load_model(
 ) -> LoadedModel:
     """Allocates KV first, so that too little memory shows before minutes of loading.
 
-    Raises Unsupported, SettingsError and OutOfMemory, each naming its cause.
+    To be called from the thread that will run the model: torch counts its threads by the thread that calls
+    it. Raises Unsupported, SettingsError and OutOfMemory, each naming its cause.
     """
     shape = read_shape(folder.config)
     chosen = weight_format(shape, settings.dtype)
     device = choose_device(settings.device)
+    if device.type == "cpu":
+        torch.set_num_threads(settings.threads)
     context = _context_tokens(shape, settings.max_context_tokens)
     groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=KVDtype(chosen.value))
     ops = choose_ops(device, chosen, settings=settings, clock=clock)

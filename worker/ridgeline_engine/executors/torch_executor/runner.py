@@ -57,8 +57,6 @@ class StepRunner:
     def __init__(
         self, model: LoadedModel, settings: TorchSettings, *, clock: Clock, layer_hook: LayerHook | None
     ) -> None:
-        if model.device.type == "cpu":
-            torch.set_num_threads(settings.threads)
         self._model = model
         self._clock = clock
         self._layer_hook = layer_hook

@@ -28,7 +28,8 @@ class TorchSettings:
     max_context_tokens: int | None = None
     """None: the model's own."""
     deterministic: bool = False
-    """Refuse to start unless a row's result is independent of the rows beside it."""
+    """Hold matrices so that no row's result depends on the rows beside it; refuse to start where that cannot
+    be."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "threads", "block_tokens", "max_batch"):
