@@ -2,14 +2,13 @@
 
     python bench/linear.py [--json] [--quick] [--threads N] [--cache DIR]
 
-Weights are random: only shapes matter. Every form runs the whole set of matrices (so that weights come from memory,
-as in a real step), forms take turns within each repeat, and a figure is the median with the lowest and highest beside
-it. The peer of a row is the library form with the lowest median; ratio > 1 means that ours is faster.
+Weights are random: only shapes matter. Every form runs the whole set of matrices, so that weights come from memory as
+in a real step, and forms take turns within each repeat. The peer of a row is the library form with the lowest median;
+ratio > 1 means that ours is faster.
 """
 
 import argparse
-import json
-import platform
+import math
 import statistics
 import tempfile
 import time
@@ -18,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from bench_report import Compared, interleaved, report_text, table
+from ridgeline_doctor.machine_probe import probe_machine
 from ridgeline_kernels.cpu import CpuOps, load_cpu_ops
-from ridgeline_kernels.cpu.build import cpu_identity, read_proc
 from torch import Tensor
 from torch.nn import functional
 
+OURS = "ours"
 LAYER_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
 HEAD_SHAPE = (49152, 576)
 HEAD_ROWS = 32
@@ -37,7 +38,7 @@ class Sizes:
     repeats: int
 
 
-FULL = Sizes(layers=30, head=HEAD_SHAPE, rows=(1, 8, 32, 128, 800), repeats=7)
+FULL = Sizes(layers=30, head=HEAD_SHAPE, rows=(1, 8, 32, 128, 800), repeats=5)
 QUICK = Sizes(layers=2, head=(4096, 576), rows=(1, 8, 32), repeats=2)
 
 Matrix = Callable[[Tensor], Tensor]
@@ -66,13 +67,13 @@ def contender(
     name: str, sizes: Sizes, make: Callable[[Tensor], Matrix], dtype: torch.dtype, activations: torch.dtype
 ) -> Contender:
     def random(shape: tuple[int, int]) -> Tensor:
-        return (torch.randn(shape) * shape[1] ** -0.5).to(dtype)
+        return torch.randn(shape).div_(math.sqrt(shape[1])).to(dtype)
 
     layers = [[(shape[1], make(random(shape))) for shape in LAYER_SHAPES] for _ in range(sizes.layers)]
     slow = (
         dtype == torch.bfloat16 and activations == dtype and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
-    return Contender(name, activations, layers, make(random(sizes.head)), most_rows=32 if slow else 1 << 30)
+    return Contender(name, activations, layers, make(random(sizes.head)), most_rows=8 if slow else 1 << 30)
 
 
 def ours(ops: CpuOps, sizes: Sizes, dtype: torch.dtype) -> Contender:
@@ -89,12 +90,15 @@ def ours(ops: CpuOps, sizes: Sizes, dtype: torch.dtype) -> Contender:
 
         return run
 
-    return contender("ours", sizes, make, dtype, torch.float32)
+    return contender(OURS, sizes, make, dtype, torch.float32)
 
 
 def torch_linear(sizes: Sizes, dtype: torch.dtype) -> Contender:
     def make(weight: Tensor) -> Matrix:
-        return lambda x: functional.linear(x, weight)
+        def run(x: Tensor) -> Tensor:
+            return functional.linear(x, weight)
+
+        return run
 
     return contender(f"torch F.linear {dtype}".replace("torch.", ""), sizes, make, dtype, dtype)
 
@@ -102,7 +106,12 @@ def torch_linear(sizes: Sizes, dtype: torch.dtype) -> Contender:
 def onednn_packed(sizes: Sizes, rows: int) -> Contender:
     def make(weight: Tensor) -> Matrix:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-        return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+        def run(x: Tensor) -> Tensor:
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+            return y
+
+        return run
 
     return contender("oneDNN packed bfloat16", sizes, make, torch.bfloat16, torch.bfloat16)
 
@@ -117,46 +126,28 @@ def peers(sizes: Sizes, dtype: torch.dtype) -> list[Contender]:
     return found
 
 
-def compare(dtype: torch.dtype, sizes: Sizes, ops: CpuOps) -> list[dict[str, object]]:
+def compare(dtype: torch.dtype, sizes: Sizes, ops: CpuOps) -> list[Compared]:
     mine, others = ours(ops, sizes, dtype), peers(sizes, dtype)
-    rows = []
+    found = []
     for count in sizes.rows:
         running = [mine, *(peer for peer in others if count <= peer.most_rows)]
+        inputs = {
+            each.name: {size: torch.randn(count, size).to(each.activations) for _, size in LAYER_SHAPES}
+            for each in running
+        }
+        for each in running:
+            each.step_ms(inputs[each.name])
         taken: dict[str, list[float]] = {each.name: [] for each in running}
-        for repeat in range(sizes.repeats + 1):
-            for each in running:
-                inputs = {size: torch.randn(count, size).to(each.activations) for _, size in LAYER_SHAPES}
-                milliseconds = each.step_ms(inputs)
-                if repeat:  # the first round warms up
-                    taken[each.name].append(milliseconds)
-        rows.append(row(f"{dtype} weights, {count} rows".replace("torch.", ""), taken))
-    return rows
+        for _, each in interleaved(running, repeats=sizes.repeats):
+            taken[each.name].append(each.step_ms(inputs[each.name]))
+        found.append(compared(f"{dtype} weights, {count} rows".replace("torch.", ""), taken))
+    return found
 
 
-def row(case: str, taken: dict[str, list[float]]) -> dict[str, object]:
-    median = {name: statistics.median(values) for name, values in taken.items()}
-    peer = min((name for name in median if name != "ours"), key=median.__getitem__)
-    return {
-        "case": case,
-        "ours": round(median["ours"], 2),
-        "ours_spread": [round(min(taken["ours"]), 2), round(max(taken["ours"]), 2)],
-        "peer": round(median[peer], 2),
-        "peer_spread": [round(min(taken[peer]), 2), round(max(taken[peer]), 2)],
-        "peer_name": peer,
-        "unit": "ms per step",
-        "ratio": round(median[peer] / median["ours"], 3),
-        "others": {name: round(value, 2) for name, value in median.items() if name not in ("ours", peer)},
-    }
-
-
-def machine(threads: int) -> dict[str, object]:
-    return {
-        "cpu": cpu_identity(read_proc("cpuinfo")).rpartition("model name=")[2],
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+def compared(case: str, taken: dict[str, list[float]]) -> Compared:
+    """Ours against the library form with the lowest median."""
+    peer = min((name for name in taken if name != OURS), key=lambda name: statistics.median(taken[name]))
+    return Compared(case, "ms/step", peer, tuple(taken[OURS]), tuple(taken[peer]), higher_is_better=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -173,15 +164,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         ops = load_cpu_ops(options.cache or Path(scratch), options.threads)
         rows = [found for dtype in (torch.bfloat16, torch.float32) for found in compare(dtype, sizes, ops)]
+    facts = {"kernels": ops.description, "torch": torch.__version__}
     if options.json:
-        print(json.dumps({"bench": "linear", "machine": machine(options.threads), "rows": rows}))
-        return 0
-    print(ops.description)
-    print(f"{'case':<28}{'ours ms':>26}{'best library ms':>26}  ratio  peer")
-    for found in rows:
-        mine = f"{found['ours']} {found['ours_spread']}"
-        theirs = f"{found['peer']} {found['peer_spread']}"
-        print(f"{found['case']:<28}{mine:>26}{theirs:>26}  {found['ratio']:>5}  {found['peer_name']}")
+        print(report_text("linear", probe_machine(), rows, **facts))
+    else:
+        print(ops.description)
+        print(table(rows))
     return 0
 
 

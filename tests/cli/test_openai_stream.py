@@ -103,6 +103,7 @@ def test_the_request_asks_for_usage_and_carries_the_key() -> None:
         pytest.param(_error(429, "something_else"), RateLimited, id="named-by-status"),
         pytest.param(_error(404, "model_not_found"), NotFound, id="openai-code"),
         pytest.param(_error(503, "x"), PeerError, id="server"),
+        pytest.param(_error(500, "invariant"), PeerError, id="a-bug-over-there"),
         pytest.param(lambda request: httpx.Response(502, text="<html>"), PeerError, id="a-proxy-in-between"),
         pytest.param(
             _stream(_chunk("Hel"), 'data: {"error": {"message": "why", "code": "worker_lost"}}'),

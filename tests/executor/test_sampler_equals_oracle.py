@@ -12,12 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.executors.torch_executor.draw_batch import Draw, draw_batch
+from ridgeline_engine.executors.torch_executor.draw_rows import draw_rows
 from ridgeline_engine.executors.torch_executor.sampler import Sampler
 from ridgeline_engine.sampler_oracle import Sampled, SamplerRow, sample_row
 from ridgeline_engine.seam import Generation, RowPlan, SlotAdmit, SlotId
 
 VOCAB = 70
+WIDE_VOCAB = 6000
 STEPS = 3
+DRAWS = [pytest.param(draw_rows, id="row-by-row"), pytest.param(draw_batch, id="batched")]
 TOKENS = st.integers(0, VOCAB - 1)
 NEUTRAL = SamplingParams(max_tokens=64)
 
@@ -119,10 +123,11 @@ def assert_same(found: Sampled, expected: Sampled) -> None:
         assert values == pytest.approx([value for _, value in expected.logprob.top], abs=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(CASES, min_size=1, max_size=5))
-def test_each_row_gets_what_the_oracle_chooses_for_it_alone(cases: list[Case]) -> None:
-    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+@pytest.mark.parametrize("draw", DRAWS)
+@settings(max_examples=100, deadline=None)
+@given(cases=st.lists(CASES, min_size=1, max_size=5))
+def test_each_row_gets_what_the_oracle_chooses_for_it_alone(draw: Draw, cases: list[Case]) -> None:
+    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"), draw=draw)
     rows = [case.row for case in cases]
     admit_all(sampler, rows)
     for number in range(STEPS):
@@ -141,17 +146,23 @@ def test_each_row_gets_what_the_oracle_chooses_for_it_alone(cases: list[Case]) -
         ]
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 0.9, 0.999]), st.sampled_from([0, 300]))
-def test_a_wide_vocabulary_agrees_where_the_nucleus_is_and_is_not_among_the_first_sorted(
-    seed: int, top_p: float, top_k: int
+@pytest.mark.parametrize("draw", DRAWS)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    top_p=st.sampled_from([0.5, 0.9, 0.999]),
+    top_k=st.sampled_from([0, 300]),
+)
+def test_a_wide_vocabulary_agrees_whether_the_nucleus_is_narrow_or_most_of_it(
+    draw: Draw, seed: int, top_p: float, top_k: int
 ) -> None:
     random = np.random.default_rng(seed)
     # Rows from peaked to nearly flat: the last ones need the whole row sorted.
-    logits = random.standard_normal((4, 2000)).astype(np.float32) * np.float32([[6.0], [2.0], [0.5], [0.01]])
+    widths = np.float32([[6.0], [2.0], [0.5], [0.01]])
+    logits = random.standard_normal((4, WIDE_VOCAB)).astype(np.float32) * widths
     sampling = replace(NEUTRAL, temperature=0.8, top_p=top_p, top_k=top_k)
     rows = [SamplerRow(sampling, seed + number, 0, (), ()) for number in range(4)]
-    sampler = Sampler(vocab_tokens=2000, device=torch.device("cpu"))
+    sampler = Sampler(vocab_tokens=WIDE_VOCAB, device=torch.device("cpu"), draw=draw)
     admit_all(sampler, rows)
     for found, one, row in zip(step(sampler, logits, rows), logits, rows, strict=True):
         assert_same(found, sample_row(one, row))

@@ -40,7 +40,9 @@ TRIMMING = (
     "{{- bos_token }}{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\n\n' }}"
     "{{- message['content'] | trim + '<|im_end|>' }}{%- endfor %}"
 )
-BUILT_ROLES = "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+BUILT_ROLES = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+)
 NOTHING_BETWEEN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 TEMPLATES = {
     "chatml": CHATML,

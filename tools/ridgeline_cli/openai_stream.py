@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 from ridgeline_contracts.clock import Clock
-from ridgeline_contracts.errors import NotFound, PeerError, RidgelineError, error_from_code
+from ridgeline_contracts.errors import InvariantError, NotFound, PeerError, RidgelineError, error_from_code
 
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 600.0
@@ -222,4 +222,7 @@ def _raise_for_status(reply: httpx.Response) -> None:
 def _named_error(held: Mapping[str, Any], *, default_code: str) -> RidgelineError:
     message = str(held.get("message") or "the server gave an error without a message")
     named = error_from_code(str(held.get("code")), message)
+    if isinstance(named, InvariantError):
+        # A bug, but not one of this process.
+        return PeerError(message)
     return error_from_code(default_code, message) if type(named) is RidgelineError else named

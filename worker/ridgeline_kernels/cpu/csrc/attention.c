@@ -70,6 +70,11 @@ RL_INLINE vf load_kv(const void *cache, const int is_bf16, long at) {
     return is_bf16 ? vf_load_bf16((const uint16_t *)cache + at) : vf_load((const float *)cache + at);
 }
 
+/* Asks for the lines of `bytes` from p on: blocks are scattered, so the hardware cannot foresee the next one. */
+RL_INLINE void prefetch_span(const char *p, long bytes) {
+    for (long i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
 /* scores[r][k] = q[r] . key[k] for up to DOT_ROWS rows and `keys` keys that lie together in one block. */
 RL_INLINE void dot_scores(const int rows, const int is_bf16, const float *q, const void *cache, long at, long keys,
                           long d, float *scores, long lds) {
@@ -79,15 +84,18 @@ RL_INLINE void dot_scores(const int rows, const int is_bf16, const float *q, con
         RL_UNROLL for (int j = 0; j < DOT_KEYS; j++) from[j] = at + (k + (j < n ? j : 0)) * d;
         vf acc[DOT_ROWS][DOT_KEYS] = {{{0}}};
         for (long i = 0; i < d; i += RL_LANES) {
-            vf key[DOT_KEYS];
-            RL_UNROLL for (int j = 0; j < DOT_KEYS; j++) key[j] = load_kv(cache, is_bf16, from[j] + i);
-            RL_UNROLL for (int r = 0; r < rows; r++) {
-                vf qi = vf_load(q + r * d + i);
-                RL_UNROLL for (int j = 0; j < DOT_KEYS; j++) acc[r][j] += qi * key[j];
+            vf qi[DOT_ROWS];
+            RL_UNROLL for (int r = 0; r < rows; r++) qi[r] = vf_load(q + r * d + i);
+            RL_UNROLL for (int j = 0; j < DOT_KEYS; j++) {
+                vf key = load_kv(cache, is_bf16, from[j] + i);
+                RL_UNROLL for (int r = 0; r < rows; r++) vf_fma(&acc[r][j], qi[r], key);
             }
         }
-        RL_UNROLL for (int r = 0; r < rows; r++)
-            for (int j = 0; j < n; j++) scores[r * lds + k + j] = vf_sum(acc[r][j]);
+        RL_UNROLL for (int r = 0; r < rows; r++) {
+            float sums[DOT_KEYS];
+            vf_sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], n == DOT_KEYS ? scores + r * lds + k : sums);
+            if (n < DOT_KEYS) memcpy(scores + r * lds + k, sums, (size_t)n * sizeof(float));
+        }
     }
 }
 
@@ -102,7 +110,7 @@ RL_INLINE void add_values(const int rows, const int vecs, const int is_bf16, con
         RL_UNROLL for (int v = 0; v < vecs; v++) value[v] = load_kv(cache, is_bf16, at + k * d + v * RL_LANES);
         RL_UNROLL for (int r = 0; r < rows; r++) {
             vf pk = vf_splat(p[r * ldp + k]);
-            RL_UNROLL for (int v = 0; v < vecs; v++) acc[r][v] += pk * value[v];
+            RL_UNROLL for (int v = 0; v < vecs; v++) vf_fma(&acc[r][v], pk, value[v]);
         }
     }
     RL_UNROLL for (int r = 0; r < rows; r++)
@@ -116,32 +124,23 @@ RL_INLINE void add_values(const int rows, const int vecs, const int is_bf16, con
         else CALL(3);      \
     } while (0)
 
-/* Masks a row outside [begin, end), then turns its scores into weights: sets its maximum, returns the sum. */
+/* Turns the scores of the keys [begin, end) of a row into weights, and those of the others into 0. The row has room
+ * for whole vectors past `keys`. Sets the maximum, returns the sum. */
 static float soften(float *scores, long begin, long end, long keys, float *maximum) {
+    const long padded = (keys + RL_LANES - 1) / RL_LANES * RL_LANES;
     for (long k = 0; k < begin; k++) scores[k] = -INFINITY;
-    for (long k = end; k < keys; k++) scores[k] = -INFINITY;
-    float top = -INFINITY;
-    for (long k = begin; k < end; k++) top = scores[k] > top ? scores[k] : top;
+    for (long k = end; k < padded; k++) scores[k] = -INFINITY;
+    vf tops = vf_splat(-INFINITY);
+    for (long k = 0; k < padded; k += RL_LANES) tops = vf_max(vf_load(scores + k), tops);
+    const float top = vf_highest(tops), base = top == -INFINITY ? 0.0f : top;
     *maximum = top;
-    const float base = top == -INFINITY ? 0.0f : top;
-    float sum = 0.0f;
-    long k = 0;
-    for (; k + RL_LANES <= keys; k += RL_LANES) {
-        vf w = vf_exp2(vf_load(scores + k) - base);
+    vf sums = {0};
+    for (long k = 0; k < padded; k += RL_LANES) {
+        vf w = vf_exp2_falling(vf_load(scores + k) - base);
         vf_store(scores + k, w);
-        sum += vf_sum(w);
+        sums += w;
     }
-    if (k < keys) {
-        float lanes[RL_LANES];
-        const size_t bytes = (size_t)(keys - k) * sizeof(float);
-        for (int i = 0; i < RL_LANES; i++) lanes[i] = -INFINITY;
-        memcpy(lanes, scores + k, bytes);
-        vf w = vf_exp2(vf_load(lanes) - base);
-        sum += vf_sum(w);
-        vf_store(lanes, w);
-        memcpy(scores + k, lanes, bytes);
-    }
-    return sum;
+    return vf_sum(sums);
 }
 
 RL_INLINE long clamp(long value, long low, long high) { return value < low ? low : value > high ? high : value; }
@@ -149,37 +148,40 @@ RL_INLINE long clamp(long value, long low, long high) { return value < low ? low
 /* One partition of keys for a few rows: maxima, sums and unscaled outputs. */
 RL_INLINE void partition_of(const row_tile *t, const int is_bf16, long k0, long k1, float *top, float *sum, float *out) {
     const attention_job *job = t->job;
-    const long d = job->d, bt = job->block_tokens;
-    float q[FEW_ROWS * d], scores[FEW_ROWS * PARTITION];
+    const long d = job->d, bt = job->block_tokens, bytes = is_bf16 ? 2 : 4;
+    const long width = (k1 - k0 + RL_LANES - 1) / RL_LANES * RL_LANES;
+    float q[t->rows * d], scores[t->rows * width];
     for (long r = 0; r < t->rows; r++)
         for (long i = 0; i < d; i += RL_LANES) vf_store(q + r * d + i, vf_load(row_query(t, r) + i) * job->scale);
     const long lowest = clamp(row_begin(t, 0), k0, k1), highest = clamp(row_end(t, t->rows - 1), k0, k1);
     for (long k = lowest, n; k < highest; k += n) {
         n = bt - k % bt < highest - k ? bt - k % bt : highest - k;
         const long at = key_at(t, k);
+        if (k + n < highest) prefetch_span((const char *)job->cache + key_at(t, k + n) * bytes, bt * d * bytes);
         for (long r = 0; r < t->rows; r += DOT_ROWS) {
             const long rows = t->rows - r;
-#define CALL(R) dot_scores(R, is_bf16, q + r * d, job->cache, at, n, d, scores + r * PARTITION + k - k0, PARTITION)
+#define CALL(R) dot_scores(R, is_bf16, q + r * d, job->cache, at, n, d, scores + r * width + k - lowest, width)
             FOR_ROWS(rows, CALL);
 #undef CALL
         }
     }
     for (long r = 0; r < t->rows; r++) {
         const long begin = clamp(row_begin(t, r), lowest, highest), end = clamp(row_end(t, r), begin, highest);
-        sum[r] = soften(scores + r * PARTITION + lowest - k0, begin - lowest, end - lowest, highest - lowest, top + r);
+        sum[r] = soften(scores + r * width, begin - lowest, end - lowest, highest - lowest, top + r);
     }
     memset(out, 0, (size_t)(t->rows * d) * sizeof(float));
     for (long k = lowest, n; k < highest; k += n) {
         n = bt - k % bt < highest - k ? bt - k % bt : highest - k;
         const long at = key_at(t, k) + bt * d;
+        if (k + n < highest) prefetch_span((const char *)job->cache + (key_at(t, k + n) + bt * d) * bytes, bt * d * bytes);
         for (long r = 0; r < t->rows; r += DOT_ROWS) {
             const long rows = t->rows - r;
-            const float *p = scores + r * PARTITION + k - k0;
+            const float *p = scores + r * width + k - lowest;
             long i = 0;
-#define CALL(R) add_values(R, 4, is_bf16, p, PARTITION, job->cache, at + i, n, d, out + r * d + i)
+#define CALL(R) add_values(R, 4, is_bf16, p, width, job->cache, at + i, n, d, out + r * d + i)
             for (; i + 4 * RL_LANES <= d; i += 4 * RL_LANES) FOR_ROWS(rows, CALL);
 #undef CALL
-#define CALL(R) add_values(R, 1, is_bf16, p, PARTITION, job->cache, at + i, n, d, out + r * d + i)
+#define CALL(R) add_values(R, 1, is_bf16, p, width, job->cache, at + i, n, d, out + r * d + i)
             for (; i < d; i += RL_LANES) FOR_ROWS(rows, CALL);
 #undef CALL
         }
@@ -275,19 +277,18 @@ static void prefill_chunk(const row_tile *t, long k0, const float *q, const floa
             for (long k = end; k < CHUNK; k++) row[k] = -INFINITY;
         }
         vf tops = vf_load(row);
-        for (long k = RL_LANES; k < CHUNK; k += RL_LANES) tops = vf_max(tops, vf_load(row + k));
-        float best = top[r];
-        for (int i = 0; i < RL_LANES; i++) best = tops[i] > best ? tops[i] : best;
-        if (best > top[r]) {
-            const float shrink = top[r] == -INFINITY ? 0.0f : exp2f(top[r] - best);
+        for (long k = RL_LANES; k < CHUNK; k += RL_LANES) tops = vf_max(vf_load(row + k), tops);
+        const float highest = vf_highest(tops);
+        if (highest > top[r]) {
+            const float shrink = top[r] == -INFINITY ? 0.0f : exp2f(top[r] - highest);
             sum[r] *= shrink;
             for (long i = 0; i < d; i += RL_LANES) vf_store(out + r * d + i, vf_load(out + r * d + i) * shrink);
-            top[r] = best;
+            top[r] = highest;
         }
-        const float base = best == -INFINITY ? 0.0f : best;
+        const float base = top[r] == -INFINITY ? 0.0f : top[r];
         vf sums = {0};
         for (long k = 0; k < CHUNK; k += RL_LANES) {
-            vf w = vf_exp2(vf_load(row + k) - base);
+            vf w = vf_exp2_falling(vf_load(row + k) - base);
             vf_store(row + k, w);
             sums += w;
         }

@@ -11,6 +11,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #ifndef RL_LANES
 #if defined(__AVX512F__)
@@ -87,21 +90,45 @@ RL_INLINE float vf_sum(vf v) {
     return lanes[0];
 }
 
+/* The larger of each lane; b where a is not a number. */
 RL_INLINE vf vf_max(vf a, vf b) {
+#if defined(__AVX512F__) && RL_LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__) && RL_LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
     vi greater = a > b;
     return (vf)((greater & (vi)a) | (~greater & (vi)b));
+#endif
 }
 
-/* 2**x, relative error about 1e-7; exactly 0 below 2**-126 (so for minus infinity), clamped at 2**127. */
-RL_INLINE vf vf_exp2(vf x) {
-    vi kept = x >= vf_splat(-126.0f);
-    vi small = x < vf_splat(127.0f);
-    vf top = vf_splat(127.0f);
-    x = (vf)((small & (vi)x) | (~small & (vi)top));
-    x = (vf)(kept & (vi)x);
-    vf magic = vf_splat(12582912.0f); /* 1.5 * 2**23: adding it rounds to an integer */
-    vf shifted = x + magic;
-    vf f = x - (shifted - magic);
+/* Sums of the lanes of four vectors, to four neighbouring floats. */
+RL_INLINE void vf_sum4(vf a, vf b, vf c, vf d, float *to) {
+#if defined(__AVX2__) && RL_LANES >= 8
+#if RL_LANES == 16
+    float lanes[4][16];
+    vf_store(lanes[0], a), vf_store(lanes[1], b), vf_store(lanes[2], c), vf_store(lanes[3], d);
+    __m256 half[4];
+    RL_UNROLL for (int i = 0; i < 4; i++)
+        half[i] = _mm256_add_ps(_mm256_loadu_ps(lanes[i]), _mm256_loadu_ps(lanes[i] + 8));
+#else
+    __m256 half[4] = {(__m256)a, (__m256)b, (__m256)c, (__m256)d};
+#endif
+    __m256 sum = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1)));
+#else
+    to[0] = vf_sum(a), to[1] = vf_sum(b), to[2] = vf_sum(c), to[3] = vf_sum(d);
+#endif
+}
+
+RL_INLINE float vf_highest(vf v) {
+    float best = v[0];
+    RL_UNROLL for (int i = 1; i < RL_LANES; i++) best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+/* 2**f * 2**n for f in [-0.5, 0.5], where `shifted` holds n in its low bits; exactly 2**n at f = 0. */
+RL_INLINE vf exp2_parts(vf f, vf shifted) {
     vf p = vf_splat(1.5403530e-4f);
     p = p * f + 1.3333558e-3f;
     p = p * f + 9.6181291e-3f;
@@ -109,8 +136,24 @@ RL_INLINE vf vf_exp2(vf x) {
     p = p * f + 2.4022651e-1f;
     p = p * f + 6.9314718e-1f;
     p = p * f + 1.0f;
-    vi exponent = ((vi)shifted - (vi)magic) << 23;
-    return (vf)(kept & (vi)((vi)p + exponent));
+    return (vf)((vi)p + ((vi)shifted << 23));
+}
+
+#define RL_ROUND 12582912.0f /* 1.5 * 2**23: adding it leaves the nearest integer in the low bits */
+
+/* 2**x for x <= 0, relative error about 1e-7; exactly 0 at and below -127 (so for minus infinity), since there the
+ * exponent of 1.0 is taken down to all zero bits. */
+RL_INLINE vf vf_exp2_falling(vf x) {
+    x = vf_max(x, vf_splat(-127.0f));
+    vf shifted = x + RL_ROUND;
+    return exp2_parts(x - (shifted - RL_ROUND), shifted);
+}
+
+/* 2**x for any x: below 2**-126 it is 0 or nearly so, from 2**127 on it stays there. */
+RL_INLINE vf vf_exp2(vf x) {
+    vi small = x < 127.0f;
+    vf top = vf_splat(127.0f);
+    return vf_exp2_falling((vf)((small & (vi)x) | (~small & (vi)top)));
 }
 
 #define RL_LOG2E 1.44269504088896340736f
