@@ -215,4 +215,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except (DriverFailed, vllm_environment.InstallFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

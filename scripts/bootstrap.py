@@ -151,7 +151,7 @@ def setup(root: str, venv_dir: str, stamp: str) -> None:
     install = [python, "-m", "pip", "install", "--no-compile"]
 
     progress.begin(f"{locked} locked packages")
-    run([*install, "--no-deps", "--require-hashes", "-r", lock], progress)
+    run([*install, "--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", lock], progress)
     progress.end("installed")
 
     progress.begin("torch")

@@ -16,7 +16,8 @@ from ridgeline_gateway.api_chat import ChatBody
 from ridgeline_gateway.api_common import GenerationBody, sampling_params, text_rules
 from ridgeline_gateway.api_completions import DEFAULT_OUTPUT_TOKENS, CompletionBody, Prompt
 from ridgeline_gateway.api_errors import ContextTooLong
-from ridgeline_gateway.generation import Fleet, Generation, Job
+from ridgeline_gateway.generation import Fleet, Generation
+from ridgeline_gateway.job import Job
 from ridgeline_gateway.quota import Price, QuotaStore
 from ridgeline_gateway.run import Run, RunFacts
 from ridgeline_gateway.served_models import ServedModel, ServedModels

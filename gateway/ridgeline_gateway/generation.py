@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import (
-    CallerError,
     DeadlineExceeded,
     DeviceFault,
     InvariantError,
@@ -19,22 +18,19 @@ from ridgeline_contracts.errors import (
     PeerError,
     RidgelineError,
     WorkerLost,
-    error_from_code,
 )
-from ridgeline_contracts.ids import BlockHash, RequestId, WorkerId
+from ridgeline_contracts.ids import WorkerId
 from ridgeline_contracts.proto import router_pb2, worker_pb2
-from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_contracts.wire import logprob_from_wire, sampling_to_wire
+from ridgeline_contracts.wire import logprob_from_wire
 
 from ridgeline_gateway.background import Background
-from ridgeline_gateway.choice_stream import ChoiceStream, Phase, TextRules
+from ridgeline_gateway.choice_stream import ChoiceStream, Phase
 from ridgeline_gateway.deltas import Delta, Ending
 from ridgeline_gateway.directory import WorkerDirectory
 from ridgeline_gateway.inbox import Inbox
+from ridgeline_gateway.job import Job, route_request, router_outcome, submission, worker_error
 from ridgeline_gateway.router_client import RouterClient
 from ridgeline_gateway.settings import LimitSettings, TimingSettings
-from ridgeline_gateway.tenants import Tenant, TenantClass
-from ridgeline_gateway.token_table import TokenTable
 from ridgeline_gateway.worker_link import WorkerLink
 from ridgeline_gateway.worker_links import WorkerLinks
 
@@ -44,29 +40,6 @@ _REFUSALS_MADE_GOOD = 1
 
 Batch: TypeAlias = list[tuple[int, Delta]]
 """Deltas with their choice, in order."""
-
-_CLASSES = {
-    TenantClass.INTERACTIVE: worker_pb2.PRIORITY_CLASS_INTERACTIVE,
-    TenantClass.BATCH: worker_pb2.PRIORITY_CLASS_BATCH,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be generated from one prompt."""
-
-    request_id: RequestId
-    tenant: Tenant
-    cache_salt: bytes
-    variant: worker_pb2.Variant
-    table: TokenTable
-    prompt: tuple[int, ...]
-    block_hashes: tuple[BlockHash, ...]
-    choices: int
-    sampling: SamplingParams
-    rules: TextRules
-    deadline_ms: float
-    """On the gateway's monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -117,15 +90,14 @@ class _Attempt:
     worker: WorkerId | None = None
     link: WorkerLink | None = None
     inbox: Inbox | None = None
+    deadline: asyncio.TimerHandle | None = None
     finishes: dict[int, worker_pb2.Finish] = field(default_factory=dict)
 
 
 class Generation:
-    """Pull `next_batch` until it gives None, then `close`; or `close` at any time to cancel. Not for two
-    tasks.
+    """Pull `next_batch` until it gives None, then `close`; or `close` at any time to cancel. For one task.
 
-    With `hold` nothing is given out before the end, then all at once: so a lost worker can still be made
-    good.
+    With `hold` nothing is given out before the end, then all at once: so a lost worker can still be made good.
     """
 
     def __init__(self, job: Job, fleet: Fleet, *, arrived_ms: float, hold: bool) -> None:
@@ -141,15 +113,11 @@ class Generation:
         self._refusals = 0
         self._patience_until_ms = 0.0
         self._attempt = self._fresh_attempt(0)
+        self._failure: RidgelineError | None = None
         self._ended = False
         self._closed = False
         self.clocks = Clocks()
         self.attempts = 1
-
-    @property
-    def delivered(self) -> bool:
-        """Whether anything was given out."""
-        return self._delivered
 
     async def next_batch(self) -> Batch | None:
         """The next deltas, never empty; None after the last. Raises what the request failed with."""
@@ -157,8 +125,9 @@ class Generation:
             try:
                 if self._attempt.inbox is None:
                     await self._start()
-                batch = self._take(await self._rows())
-            except (PeerError, InvariantError) as error:
+                assert self._attempt.inbox is not None
+                batch = self._take(await self._attempt.inbox.take())
+            except RidgelineError as error:
                 await self._again(error)
                 continue
             if self._hold:
@@ -171,23 +140,22 @@ class Generation:
         return kept or None
 
     async def close(self) -> None:
-        """Ends the request at the worker if it still runs, waits a bounded time for its last rows, tells the
-        router.
+        """Ends the request at the worker if it still runs, waits a bounded time for its last rows, tells the router.
 
         Call it exactly once, also after a failure; it does not raise for a peer that is gone.
         """
         if self._closed:
             raise InvariantError("a generation was closed twice")
         self._closed = True
-        await self._end_attempt(_outcome(self._attempt, ended=self._ended))
+        await self._end_attempt(router_outcome(self._failure, ended=self._ended))
 
     def used(self, *, failed: bool) -> Used:
         """What to charge. Exact after `close`; a request that failed with nothing delivered costs nothing."""
-        attempt = self._attempt
-        cached = max((finish.counts.cached_tokens for finish in attempt.finishes.values()), default=0)
-        if failed and not self._delivered:
+        if failed and (self._hold or not self._delivered):
             return Used()
-        computed = any(finish.counts.computed_tokens for finish in attempt.finishes.values())
+        finishes = self._attempt.finishes.values()
+        cached = max((finish.counts.cached_tokens for finish in finishes), default=0)
+        computed = any(finish.counts.computed_tokens for finish in finishes)
         if not (self._read_any or computed):
             return Used()
         prompt_tokens = len(self._job.prompt)
@@ -215,8 +183,18 @@ class Generation:
         attempt.link = await fleet.links.connected(
             attempt.worker, wait_ms=self._bounded(fleet.timing.connect_wait_ms)
         )
-        attempt.inbox = attempt.link.submit(
-            self._submit(placement.reservation_id), max_rows=fleet.limits.max_pending_rows
+        submit = submission(
+            self._job,
+            attempt=attempt.number,
+            remaining_ms=self._remaining_ms(),
+            reservation_id=attempt.reservation_id,
+        )
+        attempt.inbox = attempt.link.submit(submit, max_rows=fleet.limits.max_pending_rows)
+        # One timer an attempt: a time limit around every wait would cost more than the rest of a token.
+        late = DeadlineExceeded("the request did not finish within its deadline")
+        loop = asyncio.get_running_loop()
+        attempt.deadline = loop.call_later(
+            self._bounded(self._remaining_ms()) / 1000, attempt.inbox.fail, late
         )
         self.clocks.gateway_queue_ms = fleet.clock.monotonic_ms() - self._arrived_ms
 
@@ -226,7 +204,7 @@ class Generation:
         while True:
             begun_ms = clock.monotonic_ms()
             try:
-                placement = await self._fleet.router.route(self._route_request())
+                placement = await self._fleet.router.route(self._question())
             except PeerError:
                 if not self._attempt.number or clock.monotonic_ms() >= self._patience_until_ms:
                     raise
@@ -235,6 +213,14 @@ class Generation:
                 self.clocks.gateway_route_ms = clock.monotonic_ms() - begun_ms
                 return placement
 
+    def _question(self) -> router_pb2.RouteRequest:
+        return route_request(
+            self._job,
+            attempt=self._attempt.number,
+            remaining_ms=self._remaining_ms(),
+            excluded=self._excluded,
+        )
+
     async def _pause(self) -> None:
         """Until the router tells of a change, or a moment."""
         try:
@@ -242,15 +228,6 @@ class Generation:
                 await self._fleet.directory.change()
         except TimeoutError:
             return
-
-    async def _rows(self) -> list[worker_pb2.Row]:
-        assert self._attempt.inbox is not None
-        left_ms = self._remaining_ms()
-        try:
-            async with asyncio.timeout(left_ms / 1000):
-                return await self._attempt.inbox.take()
-        except TimeoutError as error:
-            raise DeadlineExceeded("the request did not finish within its deadline") from error
 
     def _take(self, rows: Sequence[worker_pb2.Row]) -> Batch:
         self._read_any = True
@@ -281,7 +258,7 @@ class Generation:
         if stream.phase is Phase.STOPPED:
             return []
         if reason == worker_pb2.FINISH_REASON_ERROR:
-            raise _worker_error(row.finish)
+            raise worker_error(row.finish)
         raise PeerError("the worker gave the request up", retry_after_ms=1000)
 
     def _note(self, choice: int, finish: worker_pb2.Finish) -> None:
@@ -296,15 +273,15 @@ class Generation:
         """Makes ready for another attempt, or raises `error`."""
         attempt, clock = self._attempt, self._fleet.clock
         # Without a worker the router itself refused, and was patient where it should be.
-        if self._delivered or attempt.worker is None or not self._is_worth_retrying(error):
+        if self._delivered or attempt.worker is None or not self._spend_retry(error):
+            self._failure = error
             raise error
         _log.warning(
             "request.retry request_id=%s worker=%s code=%s", self._job.request_id, attempt.worker, error.code
         )
         if not attempt.number:
             self._patience_until_ms = clock.monotonic_ms() + self._bounded(self._fleet.timing.retry_wait_ms)
-        lost = isinstance(error, (WorkerLost, DeviceFault))
-        await self._end_attempt(router_pb2.OUTCOME_WORKER_LOST if lost else router_pb2.OUTCOME_FAILED)
+        await self._end_attempt(router_outcome(error, ended=False))
         others = [
             worker for worker in self._fleet.directory.serving(self._job.variant) if worker != attempt.worker
         ]
@@ -317,7 +294,7 @@ class Generation:
         self._attempt = self._fresh_attempt(attempt.number + 1)
         self.attempts += 1
 
-    def _is_worth_retrying(self, error: RidgelineError) -> bool:
+    def _spend_retry(self, error: RidgelineError) -> bool:
         """One loss and one busy worker are made good; a worker that is starting again is waited for."""
         if (
             not isinstance(error, PeerError)
@@ -335,10 +312,12 @@ class Generation:
 
     async def _end_attempt(self, outcome: router_pb2.Outcome.ValueType) -> None:
         attempt, inbox, link = self._attempt, self._attempt.inbox, self._attempt.link
+        if attempt.deadline is not None:
+            attempt.deadline.cancel()
         if inbox is not None and link is not None:
             if not inbox.complete:
                 link.cancel(self._job.request_id, attempt.number)
-                await self._last_rows(inbox)
+            await self._last_rows(inbox)
             link.forget(self._job.request_id, attempt.number)
         if attempt.reservation_id:
             self._fleet.router.release(attempt.reservation_id, outcome)
@@ -347,13 +326,12 @@ class Generation:
         """Reads on for the terminal rows, whose counts say what was used; text is of no interest any more."""
         try:
             async with asyncio.timeout(self._fleet.timing.settle_wait_ms / 1000):
-                while not inbox.complete:
-                    self._note_all(await inbox.take())
-                if inbox.unread:
+                while inbox.unread or not inbox.complete:
                     self._note_all(await inbox.take())
         except TimeoutError:
             _log.warning("request.no_terminal_row request_id=%s", self._job.request_id)
         except RidgelineError as error:
+            # The worker is gone, or its rows cannot be right.
             _log.info("request.ended_without_counts request_id=%s code=%s", self._job.request_id, error.code)
 
     def _note_all(self, rows: Sequence[worker_pb2.Row]) -> None:
@@ -366,54 +344,3 @@ class Generation:
 
     def _bounded(self, wait_ms: float) -> float:
         return max(0.0, min(wait_ms, self._remaining_ms()))
-
-    def _route_request(self) -> router_pb2.RouteRequest:
-        job = self._job
-        return router_pb2.RouteRequest(
-            request_id=job.request_id,
-            attempt=self._attempt.number,
-            variant=job.variant,
-            tenant=job.tenant.tenant_id,
-            priority_class=_CLASSES[job.tenant.tenant_class],
-            block_hashes=job.block_hashes,
-            prompt_tokens=len(job.prompt),
-            expected_output_tokens=job.sampling.max_tokens * job.choices,
-            remaining_ms=int(max(0.0, self._remaining_ms())),
-            pins=router_pb2.Pins(excluded_worker_ids=self._excluded),
-        )
-
-    def _submit(self, reservation_id: str) -> worker_pb2.Submit:
-        job = self._job
-        return worker_pb2.Submit(
-            request_id=job.request_id,
-            attempt=self._attempt.number,
-            n=job.choices,
-            prompt=[worker_pb2.PromptSegment(tokens=worker_pb2.Tokens(ids=job.prompt))],
-            variant=job.variant,
-            cache_salt=job.cache_salt,
-            tenant=job.tenant.tenant_id,
-            weight=job.tenant.weight,
-            priority_class=_CLASSES[job.tenant.tenant_class],
-            remaining_ms=int(max(0.0, self._remaining_ms())),
-            sampling=sampling_to_wire(job.sampling),
-            kind=worker_pb2.KIND_GENERATE,
-            reservation_id=reservation_id,
-        )
-
-
-def _worker_error(finish: worker_pb2.Finish) -> RidgelineError:
-    wait_ms = finish.retry_after_ms if finish.HasField("retry_after_ms") else None
-    error = error_from_code(finish.error_code, finish.error_message, retry_after_ms=wait_ms)
-    if isinstance(error, CallerError) and error.http_status not in (400, 429):
-        # A worker that knows another variant, say: the client can do nothing about that.
-        return Overloaded(error.message, retry_after_ms=wait_ms or 1000)
-    return error
-
-
-def _outcome(attempt: _Attempt, *, ended: bool) -> router_pb2.Outcome.ValueType:
-    if ended:
-        return router_pb2.OUTCOME_FINISHED
-    if attempt.inbox is not None and attempt.inbox.failed:
-        return router_pb2.OUTCOME_WORKER_LOST
-    failed = any(finish.reason == worker_pb2.FINISH_REASON_ERROR for finish in attempt.finishes.values())
-    return router_pb2.OUTCOME_FAILED if failed else router_pb2.OUTCOME_CANCELLED

@@ -1,6 +1,7 @@
 """The batched sampler against the oracle, row by row: random logits with ties, mixed parameters, several
 steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from ridgeline_contracts.sampling import SamplingParams
 from ridgeline_engine.executors.torch_executor.draw_batch import Draw, draw_batch
 from ridgeline_engine.executors.torch_executor.draw_rows import draw_rows
+from ridgeline_engine.executors.torch_executor.logprobs import best_by_row, best_by_sort
 from ridgeline_engine.executors.torch_executor.sampler import Sampler
 from ridgeline_engine.sampler_oracle import Sampled, SamplerRow, sample_row
 from ridgeline_engine.seam import Generation, RowPlan, SlotAdmit, SlotId
@@ -204,3 +206,28 @@ def test_penalty_state_is_held_for_penalised_slots_alone_and_reused_clean() -> N
     sampler.release(SlotId(0))
     sampler.admit(owner(3, penalised))
     assert token() == 3
+
+
+@pytest.mark.parametrize(
+    "best", [pytest.param(best_by_row, id="by-row"), pytest.param(best_by_sort, id="by-sort")]
+)
+@pytest.mark.parametrize("count", [0, 1, 3, 20])
+def test_the_most_likely_tokens_come_by_logit_and_then_by_id(
+    best: Callable[[torch.Tensor, int], torch.Tensor], count: int
+) -> None:
+    logits = np.random.default_rng(2).integers(0, 6, size=(5, VOCAB)).astype(np.float32)
+    logits[4] = 1.0
+    expected = np.argsort(-logits, axis=-1, kind="stable")[:, :count]
+    np.testing.assert_array_equal(best(torch.from_numpy(logits), count).numpy(), expected)
+
+
+def test_penalties_are_kept_over_more_tokens_than_were_reserved() -> None:
+    penalised = replace(NEUTRAL, temperature=0.0, frequency_penalty=0.5, repetition_penalty=1.3)
+    row = SamplerRow(penalised, 0, 0, (1, 2, 3), ())
+    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    admit_all(sampler, [row])
+    logits = np.random.default_rng(1).standard_normal((1, VOCAB)).astype(np.float32)
+    for _ in range(300):
+        (found,) = step(sampler, logits, [row])
+        assert found.token == sample_row(logits[0], row).token
+        row = replace(row, output=(*row.output, found.token or 0))

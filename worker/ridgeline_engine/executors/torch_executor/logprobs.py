@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from ridgeline_contracts.sampling import TokenLogprob
 from torch import Tensor
+
+_ROWS_AT_ONCE = 4
+"""On a CPU: so many rows in float64 stay in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +18,10 @@ class RawLogprobs:
 
     rows: Tensor
     """int64 [n]: which sampled rows these are."""
-    logprobs: Tensor
-    """float64 [n, vocab]."""
+    logits: Tensor
+    """float32 [n, vocab]: a copy."""
+    normalisers: Tensor
+    """float64 [n, 1]: a logit less this is its logarithm of probability."""
     best: Tensor
     """int64 [n, widest]: the most likely tokens, lowest id first on a tie."""
     wanted: tuple[int, ...]
@@ -24,14 +30,12 @@ class RawLogprobs:
     def read(self, tokens: Tensor) -> dict[int, TokenLogprob]:
         """By sampled row; tokens int64 [all sampled rows]."""
         chosen = tokens[self.rows].unsqueeze(1)
-        chosen_logprobs = self.logprobs.gather(1, chosen).squeeze(1).tolist()
-        best_logprobs = self.logprobs.gather(1, self.best).tolist()
         facts = zip(
             self.rows.tolist(),
             chosen.squeeze(1).tolist(),
-            chosen_logprobs,
+            self._of(chosen).squeeze(1).tolist(),
             self.best.tolist(),
-            best_logprobs,
+            self._of(self.best).tolist(),
             self.wanted,
             strict=True,
         )
@@ -40,29 +44,38 @@ class RawLogprobs:
             for row, token, logprob, ids, values, count in facts
         }
 
+    def _of(self, ids: Tensor) -> Tensor:
+        return self.logits.gather(1, ids).double() - self.normalisers
+
 
 def raw_logprobs(logits: Tensor, rows: Sequence[int], wanted: Sequence[int]) -> RawLogprobs:
-    """For the given rows of logits [sampled rows, vocab]; a row that is not finite gives values without
+    """For the given rows of logits [sampled rows, vocab]. A row that is not finite gives values without
     meaning."""
     index = torch.tensor(rows, device=logits.device)
     picked = logits[index]
-    wide = picked.double()
-    shifted = wide - wide.amax(dim=-1, keepdim=True)
+    on_cpu = logits.device.type == "cpu"
+    parts = torch.split(picked, _ROWS_AT_ONCE) if on_cpu else (picked,)
     return RawLogprobs(
         rows=index,
-        logprobs=shifted - shifted.exp().sum(dim=-1, keepdim=True).log(),
-        best=_best(picked, max(wanted)),
+        logits=picked,
+        normalisers=torch.cat([part.double().logsumexp(dim=-1, keepdim=True) for part in parts]),
+        best=best_by_row(picked, max(wanted)) if on_cpu else best_by_sort(picked, max(wanted)),
         wanted=tuple(wanted),
     )
 
 
-def _best(logits: Tensor, count: int) -> Tensor:
-    """int64 [n, count]: ids by falling logit, then by rising id. topk alone leaves the order of ties open."""
-    if count == 0:
-        return torch.zeros((len(logits), 0), dtype=torch.int64, device=logits.device)
-    ids = torch.topk(logits, count, dim=-1).indices
-    least = logits.gather(1, ids).amin(dim=-1, keepdim=True)
-    if bool(((logits >= least).sum(dim=-1) > count).any()):
-        return logits.sort(dim=-1, descending=True, stable=True).indices[:, :count]
-    ids = ids.sort(dim=-1).values
-    return ids.gather(1, logits.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices)
+def best_by_sort(logits: Tensor, count: int) -> Tensor:
+    """int64 [n, count]: ids by falling logit, then by rising id."""
+    return logits.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+
+
+def best_by_row(logits: Tensor, count: int) -> Tensor:
+    """The same for a CPU, where sorting all of a row takes as long as the rest of a step."""
+    found = np.zeros((len(logits), count), dtype=np.int64)
+    for best, row in zip(found, logits.numpy(), strict=True):
+        if 0 < count < len(row) and not np.isnan(row).any():
+            candidates = np.flatnonzero(row >= np.partition(row, -count)[-count])
+            best[:] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
+        else:
+            best[:] = np.argsort(-row, kind="stable")[:count]
+    return torch.from_numpy(found)

@@ -2,6 +2,7 @@
 nothing."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ from ridgeline_contracts.sampling import SamplingParams
 from torch import Tensor
 
 from ridgeline_engine.seam import SlotAdmit, SlotId
+
+_SPARE_TOKENS = 256
 
 
 def has_penalties(sampling: SamplingParams) -> bool:
@@ -19,68 +22,93 @@ def has_penalties(sampling: SamplingParams) -> bool:
     )
 
 
+@dataclass(slots=True)
+class _Seen:
+    """The tokens of one slot that a penalty may touch. Output tokens are appended unread, so some come
+    twice."""
+
+    row: int
+    """Of the pool."""
+    tokens: Tensor
+    """int64; the first `used` count."""
+    used: int
+
+
 class PenaltyState:
-    """Rows of a pool that grows by doubling: token counts of the output, and which tokens the prompt has."""
+    """Token counts and prompt marks in a pool of rows [vocab] that grows by doubling."""
 
     def __init__(self, *, vocab_tokens: int, device: torch.device) -> None:
         self._device = device
+        self._vocab_tokens = vocab_tokens
         self._counts = torch.zeros((0, vocab_tokens), dtype=torch.int32, device=device)
         self._in_prompt = torch.zeros((0, vocab_tokens), dtype=torch.bool, device=device)
         self._scales = torch.zeros((0, 3), dtype=torch.float32, device=device)
-        self._row_of_slot: dict[SlotId, int] = {}
+        """By row: repetition, frequency, presence."""
+        self._seen: dict[SlotId, _Seen] = {}
         self._free_rows: list[int] = []
 
     def admit(self, admit: SlotAdmit) -> None:
         """Starts counting for a slot, from its prompt and the output that it had before."""
         if not self._free_rows:
             self._grow()
-        row = self._row_of_slot[admit.slot] = self._free_rows.pop()
-        vocab = self._counts.shape[1]
-        counts = np.bincount(np.asarray(admit.output, dtype=np.int64), minlength=vocab).astype(np.int32)
+        row, sampling = self._free_rows.pop(), admit.sampling
+        output = np.asarray(admit.output, dtype=np.int64)
+        prompt = np.asarray(admit.prompt if sampling.repetition_penalty != 1.0 else (), dtype=np.int64)
+        counts = np.bincount(output, minlength=self._vocab_tokens).astype(np.int32)
+        in_prompt = np.zeros(self._vocab_tokens, dtype=np.bool_)
+        in_prompt[prompt] = True
+        scales = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
         self._counts[row] = torch.from_numpy(counts).to(self._device)
-        in_prompt = np.zeros(vocab, dtype=np.bool_)
-        in_prompt[np.asarray(admit.prompt, dtype=np.int64)] = True
         self._in_prompt[row] = torch.from_numpy(in_prompt).to(self._device)
-        sampling = admit.sampling
-        self._scales[row] = torch.tensor(
-            [sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty],
-            dtype=torch.float32,
-            device=self._device,
-        )
+        self._scales[row] = torch.tensor(scales, dtype=torch.float32, device=self._device)
+        distinct = np.flatnonzero(in_prompt | (counts > 0))
+        tokens = torch.zeros(len(distinct) + _SPARE_TOKENS, dtype=torch.int64, device=self._device)
+        tokens[: len(distinct)] = torch.from_numpy(distinct).to(self._device)
+        self._seen[admit.slot] = _Seen(row, tokens, len(distinct))
 
     def release(self, slot: SlotId) -> None:
-        row = self._row_of_slot.pop(slot, None)
-        if row is not None:
-            self._free_rows.append(row)
+        seen = self._seen.pop(slot, None)
+        if seen is not None:
+            self._free_rows.append(seen.row)
 
-    def rows(self, slots: Sequence[SlotId]) -> Tensor:
-        """int64 [slots] on the device: the pool rows of penalised slots."""
-        return torch.tensor([self._row_of_slot[slot] for slot in slots], device=self._device)
+    def apply(self, logits: Tensor, rows: Sequence[int], slots: Sequence[SlotId]) -> None:
+        """Penalises rows of logits [n, vocab] in place, each by its slot: repetition, frequency, presence.
 
-    def apply(self, logits: Tensor, rows: Tensor) -> Tensor:
-        """Penalised copy of logits [n, vocab]: repetition, then frequency, then presence, all in float32.
-
-        One operation at a time, as the sampler's definition rounds: nothing may fuse into a multiply-add.
+        float32, one operation at a time, as the sampler's definition rounds: nothing may fuse into a
+        multiply-add.
         """
-        counts = self._counts[rows]
+        found = [self._seen[slot] for slot in slots]
+        used = torch.tensor([seen.used for seen in found], device=self._device)
+        pool = torch.tensor([seen.row for seen in found], device=self._device).repeat_interleave(used)
+        at = torch.tensor(rows, device=self._device).repeat_interleave(used)
+        tokens = torch.cat([seen.tokens[: seen.used] for seen in found])
+        values, counts = logits[at, tokens], self._counts[pool, tokens]
         appeared = counts > 0
-        scales = self._scales[rows].unsqueeze(-1)
-        repetition, frequency, presence = scales[:, 0], scales[:, 1], scales[:, 2]
-        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-        penalised = torch.where(appeared | self._in_prompt[rows], repeated, logits)
-        penalised = penalised - frequency * counts.float()
-        return penalised - presence * appeared.float()
+        repetition, frequency, presence = (self._scales[pool, column] for column in range(3))
+        repeated = torch.where(values > 0, values / repetition, values * repetition)
+        values = torch.where(appeared | self._in_prompt[pool, tokens], repeated, values)
+        values = values - frequency * counts.float()
+        # A token that comes twice gets the same value twice.
+        logits[at, tokens] = values - presence * appeared.float()
 
-    def count(self, rows: Tensor, tokens: Tensor) -> None:
-        """Adds one chosen token to each of the pool rows, which are distinct."""
-        self._counts[rows, tokens] += 1
+    def count(self, slots: Sequence[SlotId], tokens: Tensor) -> None:
+        """Adds the chosen token of each slot, int64 [slots], without reading it back."""
+        found = [self._seen[slot] for slot in slots]
+        self._counts[torch.tensor([seen.row for seen in found], device=self._device), tokens] += 1
+        for seen, token in zip(found, tokens, strict=True):
+            if seen.used == len(seen.tokens):
+                seen.tokens = torch.cat([seen.tokens, torch.zeros_like(seen.tokens)])
+            seen.tokens[seen.used] = token
+            seen.used += 1
 
     def _grow(self) -> None:
         held = len(self._counts)
         added = max(1, held)
-        self._counts = torch.cat([self._counts, self._counts.new_zeros((added, self._counts.shape[1]))])
-        self._in_prompt = torch.cat(
-            [self._in_prompt, self._in_prompt.new_zeros((added, self._in_prompt.shape[1]))]
-        )
-        self._scales = torch.cat([self._scales, self._scales.new_zeros((added, 3))])
+        self._counts = _longer(self._counts, added)
+        self._in_prompt = _longer(self._in_prompt, added)
+        self._scales = _longer(self._scales, added)
         self._free_rows.extend(range(held, held + added))
+
+
+def _longer(pool: Tensor, rows: int) -> Tensor:
+    return torch.cat([pool, pool.new_zeros((rows, pool.shape[1]))])

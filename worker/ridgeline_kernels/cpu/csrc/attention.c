@@ -263,21 +263,19 @@ static void product(const float *x, long ldx, const float *w, long ldw, long dep
     for (; r < rows; r++) micro_f32(1, 1, 0, x + r * ldx, ldx, 1, w, ldw, 0, depth, start, NULL, c + r * ldc, ldc);
 }
 
-/* One chunk of keys against the whole tile: scores, running softmax, values. */
-static void prefill_chunk(const row_tile *t, long k0, const float *q, const float *key_panels, const float *values,
+/* One chunk of `keys` keys, a multiple of RL_PANEL, against the whole tile: scores, running softmax, values. */
+static void prefill_chunk(const row_tile *t, long k0, long keys, const float *q, const float *key_panels, const float *values,
                           float *scores, float *top, float *sum, float *out) {
     const long d = t->job->d;
-    for (long p = 0; p < CHUNK / RL_PANEL; p++)
+    for (long p = 0; p < keys / RL_PANEL; p++)
         product(q, d, key_panels + p * d * RL_PANEL, RL_PANEL, d, RL_FROM_ZERO, scores + p * RL_PANEL, CHUNK, t->rows);
     for (long r = 0; r < t->rows; r++) {
-        const long begin = clamp(row_begin(t, r) - k0, 0, CHUNK), end = clamp(row_end(t, r) - k0, begin, CHUNK);
+        const long begin = clamp(row_begin(t, r) - k0, 0, keys), end = clamp(row_end(t, r) - k0, begin, keys);
         float *row = scores + r * CHUNK;
-        if (begin > 0 || end < CHUNK) {
-            for (long k = 0; k < begin; k++) row[k] = -INFINITY;
-            for (long k = end; k < CHUNK; k++) row[k] = -INFINITY;
-        }
+        for (long k = 0; k < begin; k++) row[k] = -INFINITY;
+        for (long k = end; k < keys; k++) row[k] = -INFINITY;
         vf tops = vf_load(row);
-        for (long k = RL_LANES; k < CHUNK; k += RL_LANES) tops = vf_max(vf_load(row + k), tops);
+        for (long k = RL_LANES; k < keys; k += RL_LANES) tops = vf_max(vf_load(row + k), tops);
         const float highest = vf_highest(tops);
         if (highest > top[r]) {
             const float shrink = top[r] == -INFINITY ? 0.0f : exp2f(top[r] - highest);
@@ -287,14 +285,14 @@ static void prefill_chunk(const row_tile *t, long k0, const float *q, const floa
         }
         const float base = top[r] == -INFINITY ? 0.0f : top[r];
         vf sums = {0};
-        for (long k = 0; k < CHUNK; k += RL_LANES) {
+        for (long k = 0; k < keys; k += RL_LANES) {
             vf w = vf_exp2_falling(vf_load(row + k) - base);
             vf_store(row + k, w);
             sums += w;
         }
         sum[r] += vf_sum(sums);
     }
-    for (long i = 0; i < d; i += RL_PANEL) product(scores, CHUNK, values + i, d, CHUNK, RL_FROM_OUT, out + i, d, t->rows);
+    for (long i = 0; i < d; i += RL_PANEL) product(scores, CHUNK, values + i, d, keys, RL_FROM_OUT, out + i, d, t->rows);
 }
 
 static void prefill_task(const row_tile *t) {
@@ -317,9 +315,9 @@ static void prefill_task(const row_tile *t) {
     const long end = row_end(t, rows - 1);
     for (long k0 = row_begin(t, 0) / CHUNK * CHUNK; k0 < end; k0 += CHUNK) {
         const long keys = end - k0 < CHUNK ? end - k0 : CHUNK;
-        if (keys < CHUNK) memset(key_panels, 0, (size_t)(2 * CHUNK * d) * sizeof(float));
+        const long padded = (keys + RL_PANEL - 1) / RL_PANEL * RL_PANEL;
         load_chunk(t, k0, keys, key_panels, values);
-        prefill_chunk(t, k0, q, key_panels, values, scores, top, sum, out);
+        prefill_chunk(t, k0, padded, q, key_panels, values, scores, top, sum, out);
     }
     for (long r = 0; r < rows; r++) write_row(t, r, out + r * d, sum[r]);
     free(q);

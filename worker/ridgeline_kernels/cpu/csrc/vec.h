@@ -144,7 +144,7 @@ RL_INLINE vf exp2_parts(vf f, vf shifted) {
 /* 2**x for x <= 0, relative error about 1e-7; exactly 0 at and below -127 (so for minus infinity), since there the
  * exponent of 1.0 is taken down to all zero bits. */
 RL_INLINE vf vf_exp2_falling(vf x) {
-    x = vf_max(x, vf_splat(-127.0f));
+    x = vf_max(vf_splat(-127.0f), x); /* in this order what is not a number stays so */
     vf shifted = x + RL_ROUND;
     return exp2_parts(x - (shifted - RL_ROUND), shifted);
 }
