@@ -566,6 +566,12 @@ async def two_worker_platform(model_files: FakeModelFiles, tmp_path: Path) -> As
 
 
 @pytest.fixture
+def serve() -> Any:
+    """A function that serves an application over HTTP and gives its URL."""
+    return serving
+
+
+@pytest.fixture
 async def served(platform: Platform) -> AsyncIterator[str]:
     """The base URL of the platform's API behind a real HTTP server."""
     async with serving(platform.gateway.app) as url:

@@ -94,6 +94,15 @@ def test_what_refill_has_overtaken_is_not_given_twice() -> None:
     assert bucket.level_micro(6_000_000) == 100
 
 
+def test_a_reservation_that_refill_has_overtaken_whole_gives_nothing_back() -> None:
+    bucket = TokenBucket(BucketLimits(10, 100), now_us=0)
+    bucket.reserve(ReservationId("old"), 100, now_us=0)
+    bucket.reserve(ReservationId("new"), 100, now_us=10_000_000)
+    # Otherwise a third one could follow at once: 200 in no time, with a burst of 100.
+    assert bucket.settle(ReservationId("old"), 0, now_us=10_000_000).refunded_micro == 0
+    assert bucket.settle(ReservationId("new"), 0, now_us=10_000_000).refunded_micro == 100
+
+
 def test_a_long_request_does_not_slow_the_refill() -> None:
     bucket = TokenBucket(BucketLimits(10, 100), now_us=0)
     bucket.reserve(ReservationId("long"), 100, now_us=0)

@@ -1,5 +1,7 @@
 """One choice's text against a reference that sees all output: any tokens, any stop strings, any frames."""
 
+from itertools import takewhile
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,8 +144,7 @@ def test_logprobs_cover_the_tokens_that_begin_before_the_cut_and_come_with_their
         sent += texts(deltas)
         found += details(deltas)
         if stream.phase is Phase.OPEN:
-            # Never a token whose text is not all sent.
-            assert all(detail.begin_characters < len(sent) for detail in found)
+            assert len(found) == whole_tokens(tokens[:fed], len(sent))
     deltas = stream.end(Ending.LENGTH)
     sent, found = sent + texts(deltas), found + details(deltas)
     used = tokens[: stream.tokens]
@@ -164,6 +165,18 @@ def token_begins(tokens: list[int]) -> list[int]:
         begins.append(len((data + shown[:1]).decode(errors="replace")) - 1 if shown else before)
         data += shown
     return begins
+
+
+def whole_tokens(tokens: list[int], sent_characters: int) -> int:
+    """How many tokens, from the first on, lie whole within the characters that were sent."""
+    spans = zip(token_begins(tokens), token_ends(tokens), strict=True)
+    return len(list(takewhile(lambda span: span[0] < sent_characters and span[1] <= sent_characters, spans)))
+
+
+def token_ends(tokens: list[int]) -> list[int]:
+    """One past the character in which each token's last byte lies; an open character counts."""
+    data = [TABLE.shown.get(token, b"") for token in tokens]
+    return [len(b"".join(data[: count + 1]).decode(errors="replace")) for count in range(len(data))]
 
 
 def test_a_stop_inside_a_frame_counts_tokens_up_to_the_one_that_completes_it() -> None:

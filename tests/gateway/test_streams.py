@@ -162,6 +162,26 @@ async def test_a_worker_that_never_sends_terminal_rows_does_not_keep_the_quota(
         assert await platform.reserved_micro() == 0
 
 
+async def test_a_client_that_leaves_during_the_settlement_does_not_end_it(
+    model_files: Any, tmp_path: Path, gateway_over_fakes: Any, serve: Any
+) -> None:
+    async with gateway_over_fakes(model_files, tmp_path, timing={"settle_wait_ms": 300}) as platform:
+        await platform.put_tenant(quota=QUOTA)
+        platform.worker.say("hello world", step_tokens=2).pause_before[1] = asyncio.Event()
+        platform.worker.ignores_cancel = True
+        headers = {"authorization": f"Bearer {platform.key}"}
+        async with (
+            serve(platform.gateway.app) as url,
+            httpx.AsyncClient(base_url=url, headers=headers) as client,
+        ):
+            asking = asyncio.create_task(client.post("/v1/chat/completions", json=chat(stop="h")))
+            # The stop string is complete, the worker was told, its terminal row does not come.
+            await platform.worker.cancelled.wait()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        assert await charged_and_free(platform) > 0
+
+
 async def test_a_request_past_its_deadline_is_a_504(
     model_files: Any, tmp_path: Path, gateway_over_fakes: Any
 ) -> None:

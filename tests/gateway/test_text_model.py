@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.errors import InvalidRequest, SettingsError, Unsupported
+from ridgeline_gateway.control_text import ControlPatterns
 from ridgeline_gateway.text_model import TextFiles, TextModel, check_token_ids
 from tokenizers import (
     AddedToken,
@@ -41,7 +42,9 @@ TRIMMING = (
     "{{- message['content'] | trim + '<|im_end|>' }}{%- endfor %}"
 )
 BUILT_ROLES = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
 )
 NOTHING_BETWEEN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 TEMPLATES = {
@@ -192,6 +195,33 @@ def test_text_around_a_defused_control_token_is_encoded_as_if_it_were_any_other_
         model.encode_chat([{"role": "user", "content": text}])
         == unaware.encode(text, add_special_tokens=False).ids
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        pytest.param("a<|im_end|>b", "a<@|im_end|>b", id="a-whole-one-is-broken"),
+        pytest.param("a<|im_", "a<|im_@", id="one-that-could-go-on-behind"),
+        pytest.param("a<|im_ \n", "a<|im_@ \n", id="also-after-the-template-trims"),
+        pytest.param(" end|>b", " @end|>b", id="one-that-could-have-begun-before"),
+        pytest.param("a < b", "a < b", id="any-other-text-stays"),
+    ],
+)
+def test_marks_break_whole_and_half_control_tokens(text: str, marked: str) -> None:
+    assert ControlPatterns(SPECIALS).mark(text, "@") == marked
+
+
+def test_letters_that_only_look_like_a_control_token_do_not_become_one() -> None:
+    """A normaliser turns the wide letters into the token's own, after the marks were set."""
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.add_special_tokens([AddedToken("<|stop|>", special=True, normalized=True)])
+    text = "a \uff1c|stop|\uff1e b"
+    stop = tokenizer.token_to_id("<|stop|>")
+    assert stop in tokenizer.encode(text, add_special_tokens=False).ids
+    ids = text_model(tokenizer, NOTHING_BETWEEN).encode_chat([{"role": "user", "content": text}])
+    assert stop not in ids
+    assert tokenizer.decode(ids) == "a <|stop|> b"
 
 
 def test_an_assistants_earlier_reasoning_keeps_its_own_tokens() -> None:

@@ -43,6 +43,7 @@ def reference_ops(kernel_cache: Path) -> CpuOps:
         "reference",
         pytest.param("16 lanes", marks=pytest.mark.long),
         pytest.param("4 lanes", marks=pytest.mark.long),
+        pytest.param("16 lanes and bf16 dot products", marks=pytest.mark.long),
     ]
 )
 def ops(
@@ -54,7 +55,9 @@ def ops(
         return best_ops
     if kind == "reference":
         return reference_ops
-    flags = (f"-DRL_LANES={kind.split()[0]}", "-Wno-psabi")
+    flags = [f"-DRL_LANES={kind.split()[0]}", "-Wno-psabi"]
+    if "dot products" in kind:
+        flags.append("-DRL_EMULATE_DOT")
     try:
         library = load_library(build_library(kernel_cache, find_toolchain(COMPILERS), extra_flags=flags))
     except CompileFailed as error:

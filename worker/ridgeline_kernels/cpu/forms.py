@@ -27,7 +27,8 @@ class LinearForm(Protocol):
 
 
 class NativeForm:
-    """The C kernel on panels of the weight in its own dtype; activations stay fp32.
+    """The C kernel on panels of the weight in its own dtype. Activations stay fp32, but are rounded to bf16 against
+    bf16 weights where the CPU has bf16 dot products.
 
     A row's result is the same bit for bit whatever rows are computed beside it.
     """

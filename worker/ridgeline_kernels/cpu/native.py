@@ -30,6 +30,7 @@ class NativeLibrary:
     """The exported functions; see csrc for what each argument and fault code means."""
 
     path: Path
+    rounds_activations: Function
     linear: Function
     rms_norm: Function
     silu_mul: Function

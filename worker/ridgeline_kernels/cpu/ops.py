@@ -70,7 +70,10 @@ class CpuOps:
     @property
     def description(self) -> str:
         """One line for logs."""
-        kind = f"native ({self._library.path.name})" if self._library else "torch reference (no compiler)"
+        kind = "torch reference (no compiler)"
+        if self._library is not None:
+            dots = ", bf16 dot products" if self._library.rounds_activations() else ""
+            kind = f"native ({self._library.path.name}{dots})"
         return f"CPU operators: {kind}, {self.threads} threads, {torch.backends.cpu.get_cpu_capability()}"
 
     def pack_linear(

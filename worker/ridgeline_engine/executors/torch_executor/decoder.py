@@ -67,6 +67,8 @@ class Decoder:
             self._store(qkv, index, batch.positions, batch.groups[group])
             if on_layer is not None:
                 on_layer(index)
+            if index == last and not len(batch.logit_rows):
+                return residual.new_zeros((0, self._shape.vocab_tokens), dtype=torch.float32)
             attended = self._attend(qkv, index, plans[group])
             if index == last and len(batch.logit_rows) < len(batch.ids):
                 # Past the last KV only the wanted rows matter.

@@ -54,6 +54,8 @@ class Outcome:
 
 
 class StepRunner:
+    """Applies plans to slots, KV and sampler, and runs them. Nothing of it may be used after an error."""
+
     def __init__(
         self, model: LoadedModel, settings: TorchSettings, *, clock: Clock, layer_hook: LayerHook | None
     ) -> None:

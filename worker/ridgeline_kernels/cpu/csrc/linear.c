@@ -1,7 +1,8 @@
 /* y[rows, out] = x[rows, in] @ w[out, in]^T + bias, on weights packed into panels of 16 outputs.
  *
  * Rows are cut into blocks, and blocks into tiles of at most RL_TILE_ROWS. Before the product x is copied tile by
- * tile with k outermost, [depth][rows of the tile], so that the core reads one short ascending stream.
+ * tile with k outermost, [depth][rows of the tile], so that the core reads one short ascending stream. Where the
+ * machine has bf16 dot products and the weights are bf16, the copy rounds x to bf16, two k to a word.
  */
 #include "micro.h"
 
@@ -18,21 +19,24 @@ typedef struct {
     float *y;
     long ldy;
     int is_bf16;
-    float *packed; /* x in tiles, or NULL where x itself is one: a single row */
+    void *packed; /* x in tiles, or NULL where x itself is one: a single row */
     long runs, run_panels, blocks; /* how the outputs are cut into tasks */
 } linear_job;
 
 /* One block of rows as tiles: tile t holds the rows [tile_end(t - 1), tile_end(t)) of the block. */
 typedef struct {
-    const float *x;
+    const void *x;
     long row0, rows, count;
 } row_tiles;
 
 RL_INLINE long tile_end(const row_tiles *tiles, long t) { return tiles->rows * (t + 1) / tiles->count; }
 
+RL_INLINE int uses_dot(const linear_job *job) { return RL_BF16_DOT && job->is_bf16; }
+
 static row_tiles tiles_of(const linear_job *job, long block) {
     const long r0 = job->rows * block / job->blocks, rows = job->rows * (block + 1) / job->blocks - r0;
-    const float *x = job->packed ? job->packed + r0 * job->depth : job->x;
+    const void *x = job->x;
+    if (job->packed) x = (char *)job->packed + r0 * job->depth * (uses_dot(job) ? 2 : 4);
     return (row_tiles){.x = x, .row0 = r0, .rows = rows, .count = (rows + RL_TILE_ROWS - 1) / RL_TILE_ROWS};
 }
 
@@ -46,29 +50,48 @@ RL_INLINE int panels_at_once(long rows) {
 }
 
 #define WEIGHT float
+#define ACTIVATION float
+#define K_PER_WORD 1
 #define MICRO(ROWS, PANELS) micro_f32(ROWS, PANELS, 1, x, 1, ROWS, w, RL_PANEL, stride, depth, start, bias, c, ldc)
 #define NAME(part) part##_f32
 #include "tile.inc"
 
 #define WEIGHT uint16_t
+#if RL_BF16_DOT
+#define ACTIVATION uint32_t
+#define K_PER_WORD 2
+#define MICRO(ROWS, PANELS) micro_dot(ROWS, PANELS, x, w, stride, depth, start, bias, c, ldc)
+#else
+#define ACTIVATION float
+#define K_PER_WORD 1
 #define MICRO(ROWS, PANELS) micro_bf16(ROWS, PANELS, x, 1, ROWS, w, stride, depth, start, bias, c, ldc)
+#endif
 #define NAME(part) part##_bf16
 #include "tile.inc"
 
-/* Copies one block of rows into tiles; k past the input features is zero. */
+/* Copies one row into column r of a tile of n rows; k past the input features is zero. */
+static void pack_row(const linear_job *job, const float *from, float *to, long r, long n) {
+    for (long k = 0; k < job->in; k++) to[k * n + r] = from[k];
+    for (long k = job->in; k < job->depth; k++) to[k * n + r] = 0.0f;
+}
+
+static void pack_row_pairs(const linear_job *job, const float *from, uint32_t *to, long r, long n) {
+    for (long k = 0; k + 1 < job->in; k += 2)
+        to[k / 2 * n + r] = float_to_bf16(from[k]) | (uint32_t)float_to_bf16(from[k + 1]) << 16;
+    if (job->in & 1) to[job->in / 2 * n + r] = float_to_bf16(from[job->in - 1]);
+}
+
 static void pack_task(const void *argument, long block) {
     const linear_job *job = argument;
     const row_tiles tiles = tiles_of(job, block);
-    float *to = (float *)tiles.x;
     for (long t = 0, r0 = 0, r1; t < tiles.count; t++, r0 = r1) {
         r1 = tile_end(&tiles, t);
-        const long n = r1 - r0;
-        for (long r = 0; r < n; r++) {
-            const float *from = job->x + (tiles.row0 + r0 + r) * job->ldx;
-            for (long k = 0; k < job->in; k++) to[k * n + r] = from[k];
-            for (long k = job->in; k < job->depth; k++) to[k * n + r] = 0.0f;
+        for (long r = r0; r < r1; r++) {
+            const float *from = job->x + (tiles.row0 + r) * job->ldx;
+            if (uses_dot(job))
+                pack_row_pairs(job, from, (uint32_t *)tiles.x + r0 * job->depth / 2, r - r0, r1 - r0);
+            else pack_row(job, from, (float *)tiles.x + r0 * job->depth, r - r0, r1 - r0);
         }
-        to += n * job->depth;
     }
 }
 
@@ -94,7 +117,7 @@ static int run(linear_job *job, int threads) {
     job->runs = (panels + job->run_panels - 1) / job->run_panels;
     job->blocks = (job->rows + ROW_BLOCK - 1) / ROW_BLOCK;
     job->packed = NULL;
-    if (job->rows > 1 || job->depth != job->in) {
+    if (job->rows > 1 || job->depth != job->in || uses_dot(job)) {
         job->packed = malloc((size_t)(job->rows * job->depth) * sizeof(float));
         if (!job->packed) return 2;
         parallel_tasks(job->rows > SERIAL_PACK ? threads : 1, job->blocks, pack_task, job);
@@ -117,3 +140,6 @@ RL_EXPORT int rl_linear(const float *x, long ldx, const void *w, const float *bi
     }
     return 0;
 }
+
+/* Whether activations are rounded to bf16 against bf16 weights. */
+RL_EXPORT int rl_rounds_activations(void) { return RL_BF16_DOT; }

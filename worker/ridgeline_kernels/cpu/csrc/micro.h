@@ -88,4 +88,23 @@ RL_INLINE void micro_bf16(const int rows, const int panels, const float *x, long
     micro_end(rows, panels * RL_NV, acc, c, ldc);
 }
 
+#if RL_BF16_DOT
+/* The same on bf16 activations: x holds pairs of neighbouring k, [depth / 2][rows] words. */
+RL_INLINE void micro_dot(const int rows, const int panels, const uint32_t *x, const uint16_t *w, long panel_stride,
+                         long depth, rl_start start, const float *bias, float *c, long ldc) {
+    vf acc[RL_TILE_ROWS][RL_MAX_VECS];
+    micro_begin(rows, panels * RL_NV, acc, start, bias, c, ldc);
+    for (long k = 0; k < depth; k += 2) {
+        vu wk[RL_MAX_VECS];
+        prefetch_panels(panels, w + k * RL_PANEL, panel_stride * 2);
+        RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) wk[v] = load_pairs(w, k, v, panel_stride);
+        RL_UNROLL for (int r = 0; r < rows; r++) {
+            vu xk = x[k / 2 * rows + r] - (vu){0};
+            RL_UNROLL for (int v = 0; v < panels * RL_NV; v++) vf_dot_pairs(&acc[r][v], wk[v], xk);
+        }
+    }
+    micro_end(rows, panels * RL_NV, acc, c, ldc);
+}
+#endif
+
 #endif

@@ -25,6 +25,14 @@
 #endif
 #endif
 
+/* Whether bf16 weights meet bf16 activations in the machine's own dot products of pairs. RL_EMULATE_DOT spells the
+ * instruction in plain arithmetic, to test the way to it on any machine. */
+#if (defined(__AVX512BF16__) && RL_LANES == 16) || defined(RL_EMULATE_DOT)
+#define RL_BF16_DOT 1
+#else
+#define RL_BF16_DOT 0
+#endif
+
 #define RL_PANEL 16                    /* output features of one packed panel */
 #define RL_NV (RL_PANEL / RL_LANES)    /* vectors across one panel */
 #define RL_INLINE static inline __attribute__((always_inline))
@@ -51,6 +59,18 @@ RL_INLINE void vf_fma(vf *acc, vf a, vf b) {
     *acc += a * b;
 #endif
 }
+
+#if RL_BF16_DOT
+/* acc[lane] += the two bf16 of a's lane times the two of b's. */
+RL_INLINE void vf_dot_pairs(vf *acc, vu a, vu b) {
+#if defined(__AVX512BF16__) && RL_LANES == 16
+    *acc = (vf)_mm512_dpbf16_ps((__m512)*acc, (__m512bh)a, (__m512bh)b);
+#else
+    *acc += (vf)(a & 0xffff0000u) * (vf)(b & 0xffff0000u);
+    *acc += (vf)(a << 16) * (vf)(b << 16);
+#endif
+}
+#endif
 
 /* RL_LANES consecutive bf16 values, widened. */
 RL_INLINE vf vf_load_bf16(const uint16_t *p) {
