@@ -53,7 +53,10 @@ def _digest(*parts: bytes) -> BlockHash:
 def root_hash(scope: HashScope) -> BlockHash:
     """The parent of a prompt's first granule."""
     return _digest(
-        _MAGIC, _sized(scope.salt), _sized(scope.weights_revision.encode()), _sized(scope.adapter_revision.encode())
+        _MAGIC,
+        _sized(scope.salt),
+        _sized(scope.weights_revision.encode()),
+        _sized(scope.adapter_revision.encode()),
     )
 
 
@@ -81,7 +84,11 @@ def extend_hashes(parent: BlockHash, tokens: Sequence[int], *, block_tokens: int
 
 
 def block_hashes(
-    scope: HashScope, tokens: Sequence[int], *, block_tokens: int = GRANULE_TOKENS, media: Sequence[MediaAt] = ()
+    scope: HashScope,
+    tokens: Sequence[int],
+    *,
+    block_tokens: int = GRANULE_TOKENS,
+    media: Sequence[MediaAt] = (),
 ) -> list[BlockHash]:
     """Hashes of a prompt's whole blocks, oldest first. Raises ValueError as `extend_hashes` does."""
     if not media:

@@ -51,7 +51,9 @@ def parse_key(text: str) -> ApiKey:
     """Reads `rl-<id>-<secret>`. Raises NotAuthenticated, without echoing what was sent."""
     found = _PATTERN.fullmatch(text)
     if found is None:
-        raise NotAuthenticated("the API key is not of the form rl-<id>-<secret>: check for a cut or padded copy")
+        raise NotAuthenticated(
+            "the API key is not of the form rl-<id>-<secret>: check for a cut or padded copy"
+        )
     return ApiKey(KeyId(found[1]), found[2])
 
 

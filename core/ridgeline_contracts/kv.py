@@ -66,7 +66,12 @@ class KVGroup:
     @property
     def strides(self) -> tuple[int, int, int, int]:
         """Element strides of (head, part, token, dim) inside a layer's block."""
-        return (self.parts * self.block_tokens * self.head_dim, self.block_tokens * self.head_dim, self.head_dim, 1)
+        return (
+            self.parts * self.block_tokens * self.head_dim,
+            self.block_tokens * self.head_dim,
+            self.head_dim,
+            1,
+        )
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold `tokens` tokens."""

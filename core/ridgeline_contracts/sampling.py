@@ -41,13 +41,17 @@ class SamplingParams:
             if not (math.isfinite(value) and low <= value <= high):
                 raise InvalidRequest(f"{name}={value} is out of range: give {low:g} to {high:g}", param=name)
         if self.top_p == 0.0:
-            raise InvalidRequest("top_p=0 keeps no token: give more than 0, or temperature 0 for argmax", param="top_p")
+            raise InvalidRequest(
+                "top_p=0 keeps no token: give more than 0, or temperature 0 for argmax", param="top_p"
+            )
         if self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", param="min_tokens"
             )
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InvalidRequest(f"logprobs={self.logprobs} is out of range: give 0 to {MAX_LOGPROBS}", param="logprobs")
+            raise InvalidRequest(
+                f"logprobs={self.logprobs} is out of range: give 0 to {MAX_LOGPROBS}", param="logprobs"
+            )
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise InvalidRequest(f"seed={self.seed} is out of range: give 0 to 2^64-1", param="seed")
         self._check_ids(vocab_tokens)
@@ -55,16 +59,21 @@ class SamplingParams:
     def _check_ids(self, vocab_tokens: int) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
             raise InvalidRequest(
-                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS_ENTRIES}", param="logit_bias"
+                f"logit_bias has {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS_ENTRIES}",
+                param="logit_bias",
             )
         for token, bias in self.logit_bias:
             if not (math.isfinite(bias) and -100 <= bias <= 100):
-                raise InvalidRequest(f"logit_bias of token {token} is {bias}: give -100 to 100", param="logit_bias")
+                raise InvalidRequest(
+                    f"logit_bias of token {token} is {bias}: give -100 to 100", param="logit_bias"
+                )
         named = [("logit_bias", token) for token, _ in self.logit_bias]
         named += [("stop_token_ids", token) for token in self.stop_token_ids]
         for name, token in named:
             if not 0 <= token < vocab_tokens:
-                raise InvalidRequest(f"{name} names token {token}; the vocabulary has {vocab_tokens}", param=name)
+                raise InvalidRequest(
+                    f"{name} names token {token}; the vocabulary has {vocab_tokens}", param=name
+                )
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (

@@ -8,10 +8,10 @@ from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import RidgelineError
 from ridgeline_contracts.exits import USAGE
 from ridgeline_contracts.ids import ReservationId
+from ridgeline_process.log_lines import log_to_stderr
 
 from ridgeline_router.application import RouterApplication, stop_on_signals
 from ridgeline_router.discovery import StaticDiscovery
-from ridgeline_router.log_lines import log_to_stderr
 from ridgeline_router.settings import RouterSettings, parse_flags
 
 

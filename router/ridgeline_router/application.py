@@ -14,6 +14,7 @@ from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.ids import ReservationId
 from ridgeline_contracts.proto import router_pb2_grpc
+from ridgeline_process.status_page import StatusPage
 
 from ridgeline_router.discovery import Discovery
 from ridgeline_router.history import DecisionHistory
@@ -23,7 +24,6 @@ from ridgeline_router.reservations import ReservationBook
 from ridgeline_router.routing import Routing
 from ridgeline_router.service import RouterService
 from ridgeline_router.settings import RouterSettings
-from ridgeline_router.status_page import StatusPage
 from ridgeline_router.worker_link import WorkerLinks
 
 _log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ridgeline_contracts.errors import SettingsError
+from ridgeline_process.log_lines import LEVEL_NAMES
 
 from ridgeline_router.decision import DEFAULT_POLICY, POLICIES
 from ridgeline_router.discovery import StaticDiscovery, static_discovery
-from ridgeline_router.log_lines import LEVEL_NAMES
 from ridgeline_router.reservations import DEFAULT_LEASE_MS
 from ridgeline_router.worker_link import LinkTiming
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from ridgeline_testing.platform import Platform, running_platform
+from ridgeline_testing.running import Platform, running_platform
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import asyncio
 
 import openai
 import pytest
-from ridgeline_testing.platform import Platform
+from ridgeline_testing.running import Platform
 
 MODEL = "smollm2-135m-instruct"
 STREAMS = 16

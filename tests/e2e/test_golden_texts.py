@@ -13,7 +13,7 @@ import openai
 import pytest
 import tokenizers
 from ridgeline_testing.oracle import greedy_texts
-from ridgeline_testing.platform import Platform, ReadyFile
+from ridgeline_testing.running import Platform, ReadyFile
 from ridgeline_testing.smollm2 import smollm2_folder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
@@ -41,7 +41,9 @@ def _prompts(encode: Callable[[str], list[int]]) -> list[list[int]]:
 
 
 async def _ask(client: openai.AsyncOpenAI, prompt: list[int]) -> Answer:
-    made = await client.completions.create(model=MODEL, prompt=prompt, max_tokens=OUTPUT_TOKENS, temperature=0)
+    made = await client.completions.create(
+        model=MODEL, prompt=prompt, max_tokens=OUTPUT_TOKENS, temperature=0
+    )
     assert made.usage is not None
     details = made.usage.prompt_tokens_details
     return Answer(made.choices[0].text, (details.cached_tokens or 0) if details else 0)

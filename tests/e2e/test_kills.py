@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from ridgeline_testing.platform import Platform, running_platform, wait_until, wait_until_gone
+from ridgeline_testing.running import Platform, running_platform, wait_until, wait_until_gone
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 MODEL = "smollm2-135m-instruct"
@@ -47,7 +47,9 @@ def _ask(platform: Platform, outcome: Outcome, *, max_tokens: int) -> Outcome:
         "ignore_eos": True,
     }
     headers = {"Authorization": f"Bearer {ready.api_key}"}
-    with httpx.stream("POST", f"{ready.base_url}/completions", json=body, headers=headers, timeout=120) as answer:
+    with httpx.stream(
+        "POST", f"{ready.base_url}/completions", json=body, headers=headers, timeout=120
+    ) as answer:
         outcome.status = answer.status_code
         if answer.status_code != 200:
             outcome.error = json.loads(answer.read())["error"]
@@ -121,7 +123,9 @@ def _answers(platform: Platform) -> bool:
     return outcome.done and outcome.error is None
 
 
-def test_a_request_that_has_sent_nothing_is_tried_again_after_the_core_is_killed(own_platform: Platform) -> None:
+def test_a_request_that_has_sent_nothing_is_tried_again_after_the_core_is_killed(
+    own_platform: Platform,
+) -> None:
     outcome = Outcome()
     core = _core_under_load(own_platform)
     os.kill(core.pid, signal.SIGSTOP)  # the request reaches a core that gives no token
@@ -138,12 +142,16 @@ def test_a_request_that_has_sent_nothing_is_tried_again_after_the_core_is_killed
 def _in_flight(platform: Platform) -> int:
     """Requests that the gateway has in flight, by its own metrics."""
     answer = httpx.get(f"{platform.ready().admin_url}/metrics", timeout=10)
-    lines = [line for line in answer.text.splitlines() if line.startswith("ridgeline_gateway_requests_in_flight")]
+    lines = [
+        line for line in answer.text.splitlines() if line.startswith("ridgeline_gateway_requests_in_flight")
+    ]
     return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
 
 
 @pytest.mark.parametrize("name", ["gateway_pid", "router_pid"])
-def test_a_killed_gateway_or_router_comes_back_under_the_same_address(own_platform: Platform, name: str) -> None:
+def test_a_killed_gateway_or_router_comes_back_under_the_same_address(
+    own_platform: Platform, name: str
+) -> None:
     before = own_platform.ready()
     old = psutil.Process(getattr(before, name))
     os.kill(old.pid, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 import openai
 import pytest
-from ridgeline_testing.platform import Platform
+from ridgeline_testing.running import Platform
 
 MODEL = "smollm2-135m-instruct"
 QUESTION = [{"role": "user", "content": "Name three primary colours."}]
@@ -38,14 +38,18 @@ def test_a_streamed_chat_equals_the_same_chat_unstreamed(client: openai.OpenAI) 
 
 
 def test_a_completion_goes_on_with_the_prompt(client: openai.OpenAI) -> None:
-    made = client.completions.create(model=MODEL, prompt="The capital of France is", max_tokens=8, temperature=0)
+    made = client.completions.create(
+        model=MODEL, prompt="The capital of France is", max_tokens=8, temperature=0
+    )
     assert "Paris" in made.choices[0].text
 
 
 def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
     free = client.completions.create(model=MODEL, prompt="1, 2, 3, 4,", max_tokens=24, temperature=0)
     assert ", 7" in free.choices[0].text
-    stopped = client.completions.create(model=MODEL, prompt="1, 2, 3, 4,", max_tokens=24, temperature=0, stop=[", 7"])
+    stopped = client.completions.create(
+        model=MODEL, prompt="1, 2, 3, 4,", max_tokens=24, temperature=0, stop=[", 7"]
+    )
     assert stopped.choices[0].text == free.choices[0].text.split(", 7")[0]
     assert stopped.choices[0].finish_reason == "stop"
 
@@ -63,9 +67,9 @@ def test_the_same_seed_gives_the_same_text_and_another_seed_another(client: open
 
 def test_a_wrong_key_raises_the_clients_authentication_error(platform: Platform) -> None:
     wrong = "rl-" + "0" * 12 + "-" + "x" * 43
-    with openai.OpenAI(base_url=platform.ready().base_url, api_key=wrong, max_retries=0) as client:
-        with pytest.raises(openai.AuthenticationError):
-            client.chat.completions.create(model=MODEL, messages=QUESTION)
+    client = openai.OpenAI(base_url=platform.ready().base_url, api_key=wrong, max_retries=0)
+    with client, pytest.raises(openai.AuthenticationError):
+        client.chat.completions.create(model=MODEL, messages=QUESTION)
 
 
 def test_a_bad_body_raises_the_clients_bad_request_error(client: openai.OpenAI) -> None:

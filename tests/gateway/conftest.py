@@ -149,6 +149,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         self.cancels: list[worker_pb2.Cancel] = []
         self.cancelled = asyncio.Event()
         self.submitted = asyncio.Event()
+        self.answered = asyncio.Event()
+        """Set when the last row of a reply has been sent."""
         self.file_requests = 0
         self.ignores_cancel = False
         self.skip_sequence = False
@@ -299,6 +301,7 @@ class _FakeSession:
             ]
             await self._frame(rows)
             step += 1
+        self._worker.answered.set()
 
     def _row(self, running: _Running, choice: int, tokens: list[int]) -> worker_pb2.Row:
         reply, start = running.reply, running.sent[choice]

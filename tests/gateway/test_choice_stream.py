@@ -179,6 +179,14 @@ def token_ends(tokens: list[int]) -> list[int]:
     return [len(b"".join(data[: count + 1]).decode(errors="replace")) for count in range(len(data))]
 
 
+def test_a_token_that_is_half_held_keeps_its_logprob_back() -> None:
+    stream = ChoiceStream(TABLE, [], TextRules(("bc",), logprobs=True))
+    token = TOKENIZER.token_to_id("ab")
+    assert stream.feed([token], [TokenLogprob(token, -1.0)]) == [ContentDelta("a")]
+    (delta,) = stream.feed(list(b"x"), [TokenLogprob(ord("x"), -2.0)])
+    assert (texts([delta]), [detail.text for detail in details([delta])]) == ("bx", ["ab", "x"])
+
+
 def test_a_stop_inside_a_frame_counts_tokens_up_to_the_one_that_completes_it() -> None:
     stream = ChoiceStream(TABLE, [], TextRules(("b",)))
     deltas = stream.feed(list(b"aab"))

@@ -1,9 +1,11 @@
 """POST /v1/completions: prompts as text and as ids, one and several."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from ridgeline_gateway.bucket import MICRO, BucketLimits
 
 
 def completion(prompt: Any = "hello", **more: Any) -> dict[str, Any]:
@@ -119,23 +121,23 @@ async def test_what_cannot_be_done_is_a_400_that_names_the_field_of_a_completion
 
 async def test_one_failing_prompt_fails_the_request_and_leaves_nothing_behind(platform: Any) -> None:
     await platform.put_tenant(quota=_quota(1000))
-    healthy = platform.worker.answer([[40] * 50])
-
-    def reply_for(submit: Any) -> Any:
-        if len(submit.prompt[0].tokens.ids) == 1:
-            return platform.worker.made([[40]], error_code="invalid_request")
-        return healthy
-
-    platform.worker.reply_for = reply_for
-    reply = await post(platform, completion([[5, 6], [7]]))
-    assert reply.status_code == 400
+    failing = platform.worker.made([[40]], error_code="invalid_request")
+    failing.pause_before[0] = asyncio.Event()
+    healthy = platform.worker.made([[40] * 3])
+    platform.worker.reply_for = lambda submit: failing if len(submit.prompt[0].tokens.ids) == 1 else healthy
+    asking = asyncio.create_task(post(platform, completion([[5, 6], [7]])))
+    await platform.worker.answered.wait()
+    # The gateway reads that last row.
+    await asyncio.sleep(0.1)
+    failing.pause_before[0].set()
+    assert (await asking).status_code == 400
     await platform.settled()
-    assert await platform.reserved_micro() == 0
+    standing = await platform.stores.quota.standing(platform.tenant)
+    # Nothing was delivered, so nothing is charged, also for the prompt that had come to its end.
+    assert (standing.reserved_micro, standing.remaining_micro) == (0, standing.limit_micro)
     assert platform.gateway.links.open_requests() == 0
     assert len(platform.router.releases) == 2
 
 
 def _quota(burst_tokens: int) -> Any:
-    from ridgeline_gateway.bucket import MICRO, BucketLimits
-
     return BucketLimits(rate_micro_per_s=MICRO, burst_micro=burst_tokens * MICRO)

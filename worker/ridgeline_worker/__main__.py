@@ -13,10 +13,10 @@ from ridgeline_contracts.errors import RidgelineError
 from ridgeline_contracts.exits import USAGE
 from ridgeline_contracts.ids import Incarnation
 from ridgeline_contracts.model_folder import ModelFolder, load_model_folder
+from ridgeline_process.log_lines import log_to_stderr
 
 from ridgeline_worker.application import WorkerApplication, stop_on_signals
 from ridgeline_worker.flags import parse_flags
-from ridgeline_worker.log_lines import log_to_stderr
 from ridgeline_worker.served import served_from
 from ridgeline_worker.settings import WorkerSettings
 

@@ -16,6 +16,7 @@ from ridgeline_contracts.exits import USAGE
 from ridgeline_contracts.ids import Incarnation
 from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_contracts.proto import worker_pb2_grpc
+from ridgeline_process.status_page import StatusPage
 
 from ridgeline_worker.front import Front
 from ridgeline_worker.metrics import WorkerMetrics
@@ -23,7 +24,6 @@ from ridgeline_worker.restarts import GiveUp
 from ridgeline_worker.served import Served
 from ridgeline_worker.service import WorkerService
 from ridgeline_worker.settings import ServingSettings, WorkerSettings
-from ridgeline_worker.status_page import StatusPage
 from ridgeline_worker.supervisor import CoreSupervisor
 
 _log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from typing import cast
 
 from ridgeline_contracts.clock import Clock, SystemClock
 from ridgeline_contracts.errors import DeviceFault, InvariantError, RidgelineError, WorkerLost
+from ridgeline_process.log_lines import log_to_stderr
 
 from ridgeline_worker.channel import BlockingChannel
 from ridgeline_worker.core_loop import CoreLoop, EngineLike
 from ridgeline_worker.inbox import Inbox
-from ridgeline_worker.log_lines import log_to_stderr
 from ridgeline_worker.messages import CoreFailed, CoreReady, CoreSpec
 from ridgeline_worker.parent import die_with_parent
 

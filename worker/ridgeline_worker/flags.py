@@ -9,8 +9,8 @@ from typing import NoReturn
 from ridgeline_contracts.blockhash import GRANULE_TOKENS
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.ids import ModelName, WorkerId
+from ridgeline_process.log_lines import LEVEL_NAMES
 
-from ridgeline_worker.log_lines import LEVEL_NAMES
 from ridgeline_worker.settings import DTYPES, EngineSettings, LimitSettings, ServingSettings, WorkerSettings
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

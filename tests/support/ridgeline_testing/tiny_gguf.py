@@ -19,7 +19,9 @@ from ridgeline_testing.tiny_llama import (
 _CONTROL, _NORMAL = 3, 1
 
 
-def tiny_config(model_type: str = "llama", *, tied_embeddings: bool = True, layers: int = 2) -> dict[str, Any]:
+def tiny_config(
+    model_type: str = "llama", *, tied_embeddings: bool = True, layers: int = 2
+) -> dict[str, Any]:
     """Dimensions of the tiny model, in the names of config.json. Rows are multiples of 32, as Q8_0 needs."""
     return {
         "model_type": model_type,

@@ -10,6 +10,7 @@ from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvariantError
 from torch import Tensor
 
+from ridgeline_kernels.cpu.big_pages import BigPages
 from ridgeline_kernels.cpu.build import cpu_identity, read_proc
 from ridgeline_kernels.cpu.choice import ChoiceFile, choose_forms, measure
 from ridgeline_kernels.cpu.forms import LinearForm, NativeForm, OneDnnForm, TorchForm
@@ -29,6 +30,7 @@ class LinearChooser:
         self._library = library
         self._threads = threads
         self._clock = clock
+        self._memory = BigPages()
         built = library.path.name if library else "no library"
         facts = (cpu_identity(read_proc("cpuinfo")), built, torch.__version__, f"{threads} threads")
         self._file = ChoiceFile(cache_dir, "; ".join(facts))
@@ -50,7 +52,9 @@ class LinearChooser:
         makers: dict[str, Callable[[], LinearForm]] = {}
         library = self._library
         if library is not None:
-            makers["native"] = lambda: NativeForm(library, weight, bias, threads=self._threads)
+            makers["native"] = lambda: NativeForm(
+                library, weight, bias, threads=self._threads, memory=self._memory
+            )
         if weight.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
             makers["onednn"] = lambda: OneDnnForm(weight, bias, rows_hint=ONEDNN_ROWS_HINT)
         makers["torch"] = lambda: TorchForm(weight, bias)

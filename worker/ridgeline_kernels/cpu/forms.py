@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline_kernels.cpu import packing
+from ridgeline_kernels.cpu.big_pages import BigPages
 from ridgeline_kernels.cpu.native import NativeLibrary
 
 
@@ -35,10 +36,12 @@ class NativeForm:
 
     name = "native"
 
-    def __init__(self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, threads: int) -> None:
+    def __init__(
+        self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, threads: int, memory: BigPages
+    ) -> None:
         self._linear = library.linear
         self._out, self._features = weight.shape
-        self._packed = packing.pack(weight)
+        self._packed = packing.pack(weight, memory)
         self._bias = None if bias is None else packing.pad_bias(bias, self._out)
         self._is_bf16 = int(weight.dtype == torch.bfloat16)
         self._depth = self._features + (self._features % 2 if self._is_bf16 else 0)

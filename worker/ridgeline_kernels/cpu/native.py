@@ -14,6 +14,7 @@ _KINDS: dict[str, Any] = {
 }
 
 _ARGUMENTS = {
+    "rounds_activations": "",
     "linear": "plppplllllii",
     "rms_norm": "plpfplplli",
     "silu_mul": "plplli",

@@ -9,18 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ridgeline_kernels.cpu.big_pages import BigPages
+
 PANEL = 16
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Packs weight [out, in] (bf16 or fp32) into a new tensor of the same dtype."""
+def pack(weight: Tensor, memory: BigPages) -> Tensor:
+    """Packs weight [out, in] (bf16 or fp32) into a new tensor of the same dtype, taken from `memory`."""
     out, features = weight.shape
     panels = -(-out // PANEL)
-    even = features % 2 if weight.dtype == torch.bfloat16 else 0
-    padded = functional.pad(weight, (0, even, 0, panels * PANEL - out))
-    if weight.dtype == torch.bfloat16:
-        return padded.view(panels, PANEL, -1, 2).transpose(1, 2).contiguous()
-    return padded.view(panels, PANEL, -1).transpose(1, 2).contiguous()
+    paired = weight.dtype == torch.bfloat16
+    padded = functional.pad(weight, (0, features % 2 if paired else 0, 0, panels * PANEL - out))
+    shape = (panels, PANEL, -1, 2) if paired else (panels, PANEL, -1)
+    laid_out = padded.view(shape).transpose(1, 2)
+    return memory.empty(tuple(laid_out.shape), weight.dtype).copy_(laid_out)
 
 
 def unpack_rows(packed: Tensor, ids: Tensor, features: int) -> Tensor:
