@@ -58,9 +58,7 @@ class Admission:
         self._pepper = pepper
 
     async def chat(self, arrival: Arrival, body: ChatBody) -> Run:
-        """Raises CallerError for what the request, the tenant or the pool does not allow; PeerError without
-        workers.
-        """
+        """Raises CallerError for what the request, the tenant or the pool does not allow; PeerError without workers."""
         body.check()
         messages = body.template_messages()
         model = await self._models.resolve(arrival.tenant, body.model)
@@ -205,9 +203,7 @@ class Admission:
         )
 
     def _cache_salt(self, tenant: Tenant) -> bytes:
-        """Equal for tenants of one trust group, on every gateway with the same pepper; unknown to everybody
-        else.
-        """
+        """Equal for tenants of one trust group, on every gateway with the same pepper; unknown to everybody else."""
         group = f"tenant {tenant.tenant_id}" if tenant.trust_group is None else f"group {tenant.trust_group}"
         return hmac.new(self._pepper, f"cache salt of {group}".encode(), hashlib.sha256).digest()[
             :_SALT_BYTES

@@ -23,9 +23,7 @@ class ContentPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A message. An assistant's earlier reply may be sent back as it came: fields that are null or empty do
-    no harm.
-    """
+    """A message. An assistant's earlier reply may be sent back as it came: fields that are null or empty do no harm."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,9 +45,7 @@ class ResponseFormat(BaseModel):
 
 
 class ChatBody(GenerationBody):
-    """The fields that are served, those that are refused unless they ask for nothing, and those that are
-    ignored.
-    """
+    """The fields that are served, those that are refused unless they ask for nothing, and those that are ignored."""
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)

@@ -83,9 +83,7 @@ def _sentence(message: str) -> str:
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:
-    """`messages[0].content` of ('messages', 0, 'content', 'str'): names of union members are no part of the
-    path.
-    """
+    """`messages[0].content` of ('messages', 0, 'content', 'str'): names of union members are no part of the path."""
     path = ""
     for part in location:
         if isinstance(part, int):

@@ -23,9 +23,7 @@ _LARGEST = 2**53 - 1
 
 @dataclass(frozen=True, slots=True)
 class BucketLimits:
-    """`burst_micro` is what a full bucket holds, `rate_micro_per_s` what flows in. Raises SettingsError out
-    of range.
-    """
+    """`burst_micro` fills a bucket, `rate_micro_per_s` flows in. Raises SettingsError for values out of range."""
 
     rate_micro_per_s: int
     burst_micro: int

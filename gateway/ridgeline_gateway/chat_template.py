@@ -16,9 +16,7 @@ Message = Mapping[str, Any]
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` marks assistant text for training; here it only renders its
-    body.
-    """
+    """`{% generation %}...{% endgeneration %}` marks assistant text for training; here it only renders its body."""
 
     tags = {"generation"}  # noqa: RUF012  # Jinja's own type for it
 

@@ -127,9 +127,7 @@ class _PendingDetails:
             self._settled.append((span, self._unsettled.popleft()))
 
     def release(self, sent_characters: int, *, cut: bool) -> tuple[TokenDetail, ...]:
-        """Those whose token begins before `sent_characters` and, unless the text is `cut` there, ends by
-        then.
-        """
+        """Those whose token begins before `sent_characters` and, unless the text is `cut` there, ends by then."""
         ready = []
         while self._settled:
             span, logprob = self._settled[0]

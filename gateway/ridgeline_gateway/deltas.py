@@ -1,6 +1,4 @@
-"""Typed pieces of one choice's output. The streaming core makes them; the render modules give them an API's
-shape.
-"""
+"""Typed pieces of one choice's output. The streaming core makes them; the render modules give them an API's shape."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,9 +15,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenAlternative:
-    """One of the most likely tokens at a position. `data` are its own bytes, which may be part of a
-    character.
-    """
+    """One of the most likely tokens at a position. `data` are its own bytes, which may be part of a character."""
 
     text: str
     data: bytes

@@ -23,9 +23,7 @@ _LONGEST_PARTIAL_BYTES = 3
 
 
 class Span(NamedTuple):
-    """Which characters of the output a token's bytes lie in. Empty (begin == end) for a token that shows
-    nothing.
-    """
+    """Which characters of the output a token's bytes lie in. Empty (begin == end) for a token that shows nothing."""
 
     begin: int
     end: int
@@ -127,8 +125,7 @@ class _ByteLevel:
 
 
 class _ByteRuns:
-    """Raw-byte tokens in a row make text only together: one invalid byte turns every byte of the run to
-    U+FFFD.
+    """Raw-byte tokens in a row make text only together: one invalid byte turns every byte of the run to U+FFFD.
 
     So a run is held until a piece ends it, or until it can no longer become valid.
     """

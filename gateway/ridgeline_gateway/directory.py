@@ -22,9 +22,7 @@ class KnownModel:
 
 
 class WorkerDirectory:
-    """Holds the last WorkerSet, and every model that was ever served: a model whose workers restart still
-    exists.
-    """
+    """Holds the last WorkerSet, and every model that was ever served: a model whose workers restart still exists."""
 
     def __init__(self) -> None:
         self._workers: dict[WorkerId, router_pb2.WorkerInfo] = {}
@@ -81,9 +79,7 @@ class WorkerDirectory:
         ]
 
     def _most_served(self) -> list[tuple[ModelName, router_pb2.WorkerInfo, worker_pb2.Variant]]:
-        """For each model that is served now, the variant that most workers have (ties: the least by its
-        bytes).
-        """
+        """For each model that is served now, the variant that most workers have (ties: the least by its bytes)."""
         votes: dict[str, dict[bytes, list[tuple[router_pb2.WorkerInfo, worker_pb2.Variant]]]] = {}
         for info in self._workers.values():
             if info.state in _SERVING:

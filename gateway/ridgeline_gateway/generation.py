@@ -1,6 +1,4 @@
-"""One prompt's generation: routed, submitted, read, and tried once more if its worker is lost before it
-shows.
-"""
+"""One prompt's generation: routed, submitted, read, and tried once more if its worker is lost before it shows."""
 
 import asyncio
 import logging

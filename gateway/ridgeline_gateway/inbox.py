@@ -1,6 +1,4 @@
-"""The rows of one attempt of a request, between the worker link that reads them and the request that waits
-for them.
-"""
+"""The rows of one attempt of a request, between the worker link that reads them and the request that waits for them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,9 +8,7 @@ from ridgeline_contracts.proto import worker_pb2 as pb
 
 
 class Inbox:
-    """Bounded, for one reader. Checks that no row is lost or repeated: a request fails rather than show wrong
-    text.
-    """
+    """Bounded, for one reader. Checks that no row is lost or repeated: a request fails rather than show wrong text."""
 
     def __init__(self, *, choices: int, max_rows: int) -> None:
         self._rows: list[pb.Row] = []

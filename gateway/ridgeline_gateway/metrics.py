@@ -1,6 +1,4 @@
-"""Prometheus metrics of a gateway. Labels are bounded: tenants and models that exist, codes of the error
-tree.
-"""
+"""Prometheus metrics of a gateway. Labels are bounded: tenants and models that exist, codes of the error tree."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -9,9 +9,7 @@ from ridgeline_contracts.errors import SettingsError
 
 
 def read_secret(path: Path, *, flag: str) -> str:
-    """The file's text without surrounding blanks. Raises SettingsError if it is missing, empty, or open to
-    others.
-    """
+    """The file's text without surrounding blanks. Raises SettingsError if it is missing, empty, or open to others."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         text = path.read_text(encoding="utf-8").strip()

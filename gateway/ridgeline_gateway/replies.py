@@ -1,6 +1,4 @@
-"""HTTP replies that run a generation: in one piece, or as server-sent events. Both notice a client that goes
-away.
-"""
+"""HTTP replies that run a generation: in one piece, or as server-sent events. Both notice a client that goes away."""
 
 import asyncio
 import logging

@@ -72,9 +72,7 @@ class Bill:
 
 
 class Run:
-    """Pull `next_batch` until None, then `finish`; or `abandon` at any time. Exactly one of the two settles
-    the quota.
-    """
+    """Pull `next_batch` until None, then `finish`; or `abandon` at any time. The first of the two settles the quota."""
 
     def __init__(
         self,
@@ -99,9 +97,7 @@ class Run:
         self._settling: asyncio.Task[Bill] | None = None
 
     async def next_batch(self) -> Batch | None:
-        """The next deltas by choice, over all prompts; None after the last. Raises what the request failed
-        with.
-        """
+        """The next deltas by choice, over all prompts; None after the last. Raises what the request failed with."""
         if self._merged is not None:
             return await self._merged.next_batch()
         return await self._generations[0].next_batch()
@@ -111,9 +107,7 @@ class Run:
         return await asyncio.shield(self._settle(failed=False))
 
     def abandon(self, *, failed: bool) -> asyncio.Task[Bill]:
-        """Cancels what still runs and settles, in the background. `failed`: the platform's fault, not the
-        client's.
-        """
+        """Cancels what still runs and settles, in the background. `failed`: the platform's fault, not the client's."""
         return self._settle(failed=failed)
 
     def _settle(self, *, failed: bool) -> asyncio.Task[Bill]:
@@ -135,7 +129,8 @@ class Run:
                 cached_tokens=used.cached_tokens,
                 output_tokens=used.output_tokens,
             )
-            receipt = await self._quota.settle(self.grant, charged)
+            # A worker that made more than it was asked for did so at the platform's cost.
+            receipt = await self._quota.settle(self.grant, min(charged, self.grant.reserved_micro))
         clocks = self._generations[0].clocks
         clocks.gateway_total_ms = self._clock.monotonic_ms() - self.facts.arrived_ms
         return Bill(

@@ -25,9 +25,7 @@ from ridgeline_gateway.tenants_sqlite import SqliteTenants
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
-"""Longer than clients and balancers keep an idle connection, so that they close it and not we under their
-request.
-"""
+"""Longer than clients and balancers keep an idle connection, so that they close it and not we under their request."""
 _ADMIN_LIMIT_S = 2
 
 
@@ -54,9 +52,7 @@ def open_listeners(settings: GatewaySettings) -> Listeners:
 
 
 async def serve(settings: GatewaySettings, listeners: Listeners, *, ready_file: Path | None) -> None:
-    """Serves until SIGTERM or SIGINT, then drains: not ready, `drain_delay_ms` of further service, streams
-    finish.
-    """
+    """Serves until SIGTERM or SIGINT, then drains: not ready, `drain_delay_ms` of further service, streams finish."""
     clock = SystemClock()
     stores = GatewayStores(SqliteTenants(settings.store.tenants_file), InProcessQuota(clock))
     gateway = Gateway(settings, stores, clock=clock)

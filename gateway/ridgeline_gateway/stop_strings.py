@@ -17,9 +17,7 @@ from ridgeline_contracts.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Text that no continuation can take back. `stop` is set once a stop string is complete: then all is
-    released.
-    """
+    """Text that no continuation can take back. `stop` is set once a stop string is complete: then all is released."""
 
     text: str
     stop: str | None = None
@@ -32,9 +30,7 @@ def winning_stops(stops: Sequence[str]) -> tuple[str, ...]:
 
 
 def _failure_table(pattern: str) -> tuple[int, ...]:
-    """Knuth-Morris-Pratt: for each length, the longest proper border of the pattern's beginning of that
-    length.
-    """
+    """Knuth-Morris-Pratt: for each length, the longest proper border of the pattern's beginning of that length."""
     table = [0, 0]
     border = 0
     for character in pattern[1:]:

@@ -47,8 +47,7 @@ _KEY_COLUMNS = "key_id, tenant_id, key_hash, created_ms, expires_ms, revoked_ms"
 
 
 class SqliteTenants:
-    """A TenantStore in the file at `path`, made if missing with mode 0600. Calls run in a thread, one at a
-    time.
+    """A TenantStore in the file at `path`, made if missing with mode 0600. Calls run in a thread, one at a time.
 
     Raises SettingsError for a file that is not such a store or was written by another version.
     """

@@ -26,8 +26,7 @@ class TextFiles:
 
 
 class TextModel:
-    """Encodes prompts and knows what tokens mean. Immutable after construction; safe to use from several
-    threads.
+    """Encodes prompts and knows what tokens mean. Immutable after construction; safe to use from several threads.
 
     Raises SettingsError when the files cannot be used.
     """

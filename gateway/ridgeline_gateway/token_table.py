@@ -27,9 +27,7 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """Bytes by token id. Special tokens show nothing in a text; ids beyond the vocabulary show nothing
-    either.
-    """
+    """Bytes by token id. Special tokens show nothing in a text; ids beyond the vocabulary show nothing either."""
 
     shown: Mapping[int, bytes]
     """Bytes of the tokens that show."""
@@ -43,9 +41,7 @@ class TokenTable:
     """Spaces that the decoder takes from the very beginning of a text."""
 
     def describe(self, token: int) -> tuple[str, bytes]:
-        """A token alone, for logprobs: text (U+FFFD for partial characters) and bytes. Special tokens by
-        name.
-        """
+        """A token alone, for logprobs: text (U+FFFD for partial characters) and bytes. Special tokens by name."""
         data = self.shown.get(token)
         if data is None:
             data = self.names.get(token, "").encode()
@@ -54,9 +50,7 @@ class TokenTable:
 
 @cache
 def byte_letters() -> Mapping[str, int]:
-    """GPT-2's stand-in letters: printable Latin-1 stands for itself, the other bytes are U+0100 and on, in
-    order.
-    """
+    """GPT-2's stand-in letters: printable Latin-1 stands for itself, the other bytes are U+0100 and on, in order."""
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in itself]
     letters = {chr(byte): byte for byte in itself}

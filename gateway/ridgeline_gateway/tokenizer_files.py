@@ -26,9 +26,7 @@ _WANTED = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CHAT_TEMPLATE_FILE)
 
 
 class TokenizerFileCache:
-    """A folder with one folder a tokenizer hash, in it the files by name. Every file is verified when it is
-    read.
-    """
+    """A folder with one folder a tokenizer hash, in it the files by name. Every file is verified when it is read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -26,9 +26,7 @@ class WorkerLinks:
         self._changed = asyncio.Event()
 
     def update(self, workers: Sequence[router_pb2.WorkerInfo]) -> None:
-        """Follows the router. A worker that it cannot reach keeps its link: the gateway's own may still be
-        good.
-        """
+        """Follows the router. A worker that it cannot reach keeps its link: the gateway's own may still be good."""
         told = {WorkerId(info.worker_id): info for info in workers}
         for worker, link in list(self._links.items()):
             if worker not in told or told[worker].address != link.address:
@@ -61,9 +59,7 @@ class WorkerLinks:
         ]
 
     def capabilities(self, variant: worker_pb2.Variant) -> Capabilities:
-        """Of the first worker that serves the variant: a pool's workers are alike. Raises PeerError without
-        one.
-        """
+        """Of the first worker that serves the variant: a pool's workers are alike. Raises PeerError without one."""
         for link in self.serving(variant):
             if link.capabilities is not None:
                 return link.capabilities

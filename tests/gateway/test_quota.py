@@ -94,6 +94,18 @@ async def test_nothing_stays_reserved_after_a_failure(
     assert standing.remaining_micro == standing.limit_micro
 
 
+async def test_what_a_worker_makes_beyond_the_order_is_not_charged_and_leaves_nothing_reserved(
+    platform: Any,
+) -> None:
+    await platform.put_tenant(quota=limits(rate=1, burst=1000))
+    platform.worker.answer([[40] * 50])
+    reply = await platform.client.post("/v1/chat/completions", json=chat(max_tokens=5))
+    quota = reply.json()["ridgeline"]["quota"]
+    assert (quota["charged"], quota["refunded"]) == (quota["reserved"], 0)
+    await platform.settled()
+    assert await platform.reserved_micro() == 0
+
+
 async def test_tenants_have_buckets_of_their_own_and_new_limits_count_at_once() -> None:
     clock = VirtualClock()
     quota = InProcessQuota(clock)

@@ -22,6 +22,7 @@ typedef struct {
     long ldq, ldo, table_width, seqs, query_heads, kv_heads, group, d, block_tokens, blocks, window;
     float scale; /* with log2(e), since the softmax is in powers of two */
     int is_bf16;
+    long heads_per_task; /* of a decode task: several in a row are one stream of memory */
     long *first_task;  /* [seqs + 1] */
     long *first_partial; /* [seqs + 1], partial results before each sequence, per kv head */
     float *partials;   /* each: FEW_ROWS maxima, FEW_ROWS sums, FEW_ROWS x d outputs */
@@ -70,15 +71,19 @@ RL_INLINE vf load_kv(const void *cache, const int is_bf16, long at) {
     return is_bf16 ? vf_load_bf16((const uint16_t *)cache + at) : vf_load((const float *)cache + at);
 }
 
-/* Asks for the lines of `bytes` from p on: blocks are scattered, so the hardware cannot foresee the next one. */
-RL_INLINE void prefetch_span(const char *p, long bytes) {
-    for (long i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+/* Asks for the keys or values that come at this place in the next block (NULL: none): blocks are scattered, so the
+ * hardware cannot foresee them. */
+RL_INLINE void prefetch_ahead(const char *ahead, long offset, long bytes) {
+    if (!ahead) return;
+    for (long i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + offset + i);
 }
 
 /* scores[r][k] = q[r] . key[k] for up to DOT_ROWS rows and `keys` keys that lie together in one block. */
 RL_INLINE void dot_scores(const int rows, const int is_bf16, const float *q, const void *cache, long at, long keys,
-                          long d, float *scores, long lds) {
+                          long d, float *scores, long lds, const char *ahead) {
+    const long key_bytes = d * (is_bf16 ? 2 : 4);
     for (long k = 0; k < keys; k += DOT_KEYS) {
+        prefetch_ahead(ahead, k * key_bytes, DOT_KEYS * key_bytes);
         const long n = keys - k < DOT_KEYS ? keys - k : DOT_KEYS;
         long from[DOT_KEYS];
         RL_UNROLL for (int j = 0; j < DOT_KEYS; j++) from[j] = at + (k + (j < n ? j : 0)) * d;
@@ -101,12 +106,14 @@ RL_INLINE void dot_scores(const int rows, const int is_bf16, const float *q, con
 
 /* out[r][0 .. vecs) += sum over keys of p[r][k] * value[k], keys together in one block. */
 RL_INLINE void add_values(const int rows, const int vecs, const int is_bf16, const float *p, long ldp,
-                          const void *cache, long at, long keys, long d, float *out) {
+                          const void *cache, long at, long keys, long d, float *out, const char *ahead) {
+    const long value_bytes = d * (is_bf16 ? 2 : 4);
     vf acc[DOT_ROWS][4];
     RL_UNROLL for (int r = 0; r < rows; r++)
         RL_UNROLL for (int v = 0; v < vecs; v++) acc[r][v] = vf_load(out + r * d + v * RL_LANES);
     for (long k = 0; k < keys; k++) {
         vf value[4];
+        prefetch_ahead(ahead, k * value_bytes, value_bytes);
         RL_UNROLL for (int v = 0; v < vecs; v++) value[v] = load_kv(cache, is_bf16, at + k * d + v * RL_LANES);
         RL_UNROLL for (int r = 0; r < rows; r++) {
             vf pk = vf_splat(p[r * ldp + k]);
@@ -157,10 +164,11 @@ RL_INLINE void partition_of(const row_tile *t, const int is_bf16, long k0, long 
     for (long k = lowest, n; k < highest; k += n) {
         n = bt - k % bt < highest - k ? bt - k % bt : highest - k;
         const long at = key_at(t, k);
-        if (k + n < highest) prefetch_span((const char *)job->cache + key_at(t, k + n) * bytes, bt * d * bytes);
-        for (long r = 0; r < t->rows; r += DOT_ROWS) {
+        const char *ahead = (const char *)job->cache; /* the next keys, and after the last ones the first values */
+        ahead += (k + n < highest ? key_at(t, k + n) : key_at(t, lowest) + bt * d) * bytes;
+        for (long r = 0; r < t->rows; r += DOT_ROWS, ahead = NULL) {
             const long rows = t->rows - r;
-#define CALL(R) dot_scores(R, is_bf16, q + r * d, job->cache, at, n, d, scores + r * width + k - lowest, width)
+#define CALL(R) dot_scores(R, is_bf16, q + r * d, job->cache, at, n, d, scores + r * width + k - lowest, width, ahead)
             FOR_ROWS(rows, CALL);
 #undef CALL
         }
@@ -173,15 +181,16 @@ RL_INLINE void partition_of(const row_tile *t, const int is_bf16, long k0, long 
     for (long k = lowest, n; k < highest; k += n) {
         n = bt - k % bt < highest - k ? bt - k % bt : highest - k;
         const long at = key_at(t, k) + bt * d;
-        if (k + n < highest) prefetch_span((const char *)job->cache + (key_at(t, k + n) + bt * d) * bytes, bt * d * bytes);
-        for (long r = 0; r < t->rows; r += DOT_ROWS) {
+        const char *ahead = (const char *)job->cache; /* the next values, and after the last ones the next head's keys */
+        ahead += (k + n < highest ? key_at(t, k + n) + bt * d : key_at(t, lowest) + 2 * bt * d) * bytes;
+        for (long r = 0; r < t->rows; r += DOT_ROWS, ahead = NULL) {
             const long rows = t->rows - r;
             const float *p = scores + r * width + k - lowest;
             long i = 0;
-#define CALL(R) add_values(R, 4, is_bf16, p, width, job->cache, at + i, n, d, out + r * d + i)
+#define CALL(R) add_values(R, 4, is_bf16, p, width, job->cache, at + i, n, d, out + r * d + i, i ? NULL : ahead)
             for (; i + 4 * RL_LANES <= d; i += 4 * RL_LANES) FOR_ROWS(rows, CALL);
 #undef CALL
-#define CALL(R) add_values(R, 1, is_bf16, p, width, job->cache, at + i, n, d, out + r * d + i)
+#define CALL(R) add_values(R, 1, is_bf16, p, width, job->cache, at + i, n, d, out + r * d + i, i ? NULL : ahead)
             for (; i < d; i += RL_LANES) FOR_ROWS(rows, CALL);
 #undef CALL
         }
@@ -335,10 +344,10 @@ static void attention_task(const void *argument, long task) {
                   .queries = job->query_start[low + 1] - job->query_start[low], .context = job->context[low]};
     const long index = task - job->first_task[low];
     if (few(job, t.queries)) {
-        const long parts = partitions(t.context);
-        t.head = index / parts;
+        const long parts = partitions(t.context), first = index / parts * job->heads_per_task;
         t.rows = t.queries * job->group;
-        decode_task(&t, index % parts);
+        for (t.head = first; t.head < first + job->heads_per_task && t.head < job->kv_heads; t.head++)
+            decode_task(&t, index % parts);
         return;
     }
     const long step = tile_queries(job), tiles = (t.queries + step - 1) / step;
@@ -361,9 +370,13 @@ static int plan(const attention_job *job, long rows) {
             if (block < 0 || block >= job->blocks) return 4;
         }
         long tasks = 0, parts = 0;
-        if (queries && few(job, queries)) tasks = parts = partitions(context);
-        else if (queries) tasks = (queries + tile_queries(job) - 1) / tile_queries(job);
-        job->first_task[s + 1] = job->first_task[s] + tasks * job->kv_heads;
+        if (queries && few(job, queries)) {
+            parts = partitions(context);
+            tasks = parts * ((job->kv_heads + job->heads_per_task - 1) / job->heads_per_task);
+        } else if (queries) {
+            tasks = (queries + tile_queries(job) - 1) / tile_queries(job) * job->kv_heads;
+        }
+        job->first_task[s + 1] = job->first_task[s] + tasks;
         job->first_partial[s + 1] = job->first_partial[s] + (parts > 1 ? parts : 0);
     }
     return 0;
@@ -380,7 +393,8 @@ RL_EXPORT int rl_paged_attention(const float *q, long ldq, const void *cache, in
                          .context = context, .ldq = ldq, .ldo = ldo, .table_width = table_width, .seqs = seqs,
                          .query_heads = query_heads, .kv_heads = kv_heads, .group = query_heads / kv_heads, .d = d,
                          .block_tokens = block_tokens, .blocks = blocks, .window = window,
-                         .scale = scale * RL_LOG2E, .is_bf16 = is_bf16};
+                         .scale = scale * RL_LOG2E, .is_bf16 = is_bf16,
+                         .heads_per_task = seqs >= 4L * threads ? kv_heads : 1};
     atomic_int fault = 0;
     job.fault = &fault;
     job.first_task = malloc(2 * (size_t)(seqs + 1) * sizeof(long));

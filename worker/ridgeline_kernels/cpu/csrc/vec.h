@@ -72,10 +72,16 @@ RL_INLINE void vf_dot_pairs(vf *acc, vu a, vu b) {
 }
 #endif
 
-/* RL_LANES consecutive bf16 values, widened. */
+/* RL_LANES consecutive bf16 values, widened. (GCC takes the generic form apart into halves.) */
 RL_INLINE vf vf_load_bf16(const uint16_t *p) {
-    vu wide = __builtin_convertvector(*(const vh_u *)p, vu) << 16;
-    return (vf)wide;
+#if defined(__AVX512F__) && RL_LANES == 16
+    vu wide = (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)p));
+#elif defined(__AVX2__) && RL_LANES == 8
+    vu wide = (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i_u *)p));
+#else
+    vu wide = __builtin_convertvector(*(const vh_u *)p, vu);
+#endif
+    return (vf)(wide << 16);
 }
 
 RL_INLINE float bf16_to_float(uint16_t h) {
