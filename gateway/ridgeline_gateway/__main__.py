@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.metadata
-import logging
 import os
 import secrets
 import socket
@@ -14,6 +13,7 @@ import uvloop
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.exits import USAGE
 from ridgeline_contracts.ids import GatewayId, Incarnation
+from ridgeline_process.log_lines import LEVEL_NAMES, log_to_stderr
 
 from ridgeline_gateway.private_files import kept_secret, read_secret
 from ridgeline_gateway.server import open_listeners, serve
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         default=_TIMING.drain_limit_ms / 1000,
         help="after that: how long streams may take to finish (default %(default)g)",
     )
-    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add("--log-level", default="info", choices=LEVEL_NAMES)
     return parser
 
 
@@ -148,11 +148,7 @@ def read_settings(arguments: argparse.Namespace, environment: Mapping[str, str])
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     parsed = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=parsed.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(parsed.log_level)
     try:
         settings = read_settings(parsed, os.environ)
         listeners = open_listeners(settings)

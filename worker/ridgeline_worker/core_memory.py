@@ -57,7 +57,8 @@ def core_sizes(
     ledger = memory_ledger(
         MemoryFacts(
             limit_bytes=limit_bytes,
-            weights_bytes=sizes.weight_bytes,
+            # Operators may keep a second form of a matrix, for batches of another size.
+            weights_bytes=sizes.weight_bytes + sizes.second_form_bytes,
             runtime_bytes=_RUNTIME_BYTES,
             model=model_shape(folder.config),
             groups=groups,
