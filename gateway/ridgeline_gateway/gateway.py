@@ -55,7 +55,7 @@ class Gateway:
         self._stores = stores
         self._clock = clock
         self._draining = False
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         timing = settings.timing
         self.background = Background()
         self.router = RouterClient(settings.router_address, timing=timing, background=self.background)
@@ -65,12 +65,12 @@ class Gateway:
         self.authenticator = Authenticator(
             stores.tenants, pepper=settings.secrets.pepper, clock=clock, cache_ms=timing.key_cache_ms
         )
-        texts = TextModels(
+        self.texts = TextModels(
             TokenizerFileCache(settings.store.tokenizers_dir),
             random_bytes=random_bytes,
             strftime_now=lambda form: datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).strftime(form),
         )
-        models = ServedModels(self.directory, self.links, texts)
+        self.models = models = ServedModels(self.directory, self.links, self.texts)
         fleet = Fleet(
             router=self.router,
             links=self.links,
@@ -110,7 +110,10 @@ class Gateway:
 
     def start(self) -> None:
         """Begins to follow the router."""
-        self._watch = asyncio.create_task(self.router.watch(self._on_workers), name="router-watch")
+        self._watches = [
+            asyncio.create_task(self.router.watch(self._on_workers), name="router-watch"),
+            asyncio.create_task(self.models.keep_loaded(), name="tokenizers"),
+        ]
 
     def drain(self) -> None:
         """From now on not ready, and every response asks its client to connect elsewhere."""
@@ -121,15 +124,16 @@ class Gateway:
             router_reachable=self.router.reachable,
             ready_workers=self.directory.ready_workers,
             connected_workers=self.links.connected_workers,
+            loaded_tokenizers=self.texts.loaded,
             draining=self._draining,
         )
 
     async def close(self) -> None:
         """Settles what is open, ends sessions and stores."""
         await self.background.finish(limit_ms=self._settings.timing.settle_wait_ms)
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
         await self.links.close()
         await self.router.close()
         await self._stores.tenants.close()

@@ -12,6 +12,8 @@ class Health:
     """As the router tells."""
     connected_workers: int
     """With a session of this gateway's own."""
+    loaded_tokenizers: int
+    """Without one the first request would wait for it."""
     draining: bool
 
     @property
@@ -25,4 +27,6 @@ class Health:
             return "no worker is ready"
         if not self.connected_workers:
             return "no session with a worker"
+        if not self.loaded_tokenizers:
+            return "no served model's tokenizer is loaded"
         return None

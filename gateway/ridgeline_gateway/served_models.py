@@ -1,9 +1,11 @@
 """From a model's name to all that a request for it needs."""
 
+import asyncio
+import logging
 from dataclasses import dataclass
 
 from ridgeline_contracts.capabilities import Capabilities
-from ridgeline_contracts.errors import NotFound
+from ridgeline_contracts.errors import NotFound, PeerError
 from ridgeline_contracts.ids import ModelName
 from ridgeline_contracts.proto import worker_pb2
 
@@ -12,6 +14,8 @@ from ridgeline_gateway.tenants import Tenant
 from ridgeline_gateway.text_model import TextModel
 from ridgeline_gateway.text_models import TextModels
 from ridgeline_gateway.worker_links import WorkerLinks
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,28 @@ class ServedModels:
             known.variant.tokenizer_hash, known.tokenizer_files, self._links.serving(known.variant)
         )
         return ServedModel(ModelName(name), known.variant, capabilities, text)
+
+    async def keep_loaded(self) -> None:
+        """Loads the tokenizer of each model as soon as a worker serves it, before a request needs it. Runs for ever."""
+        while True:
+            change = asyncio.create_task(self._links.change())
+            try:
+                await self.load_all()
+                await change
+            finally:
+                change.cancel()
+
+    async def load_all(self) -> None:
+        """Loads the tokenizers of the models that are served now; one that cannot be had is logged."""
+        for known in self._directory.models().values():
+            await self._load(known)
+
+    async def _load(self, known: KnownModel) -> None:
+        links = self._links.serving(known.variant)
+        if not links:
+            return
+        try:
+            await self._texts.get(known.variant.tokenizer_hash, known.tokenizer_files, links)
+        except PeerError as error:
+            # Requests for this model get the same answer; the next change of a worker tries again.
+            _log.warning("tokenizer.not_loaded model=%s reason=%s", known.variant.model, error.message)

@@ -26,6 +26,10 @@ class TextModels:
         self._made: dict[str, TextModel] = {}
         self._making: dict[str, asyncio.Task[TextModel]] = {}
 
+    @property
+    def loaded(self) -> int:
+        return len(self._made)
+
     async def get(
         self, tokenizer_hash: str, offered: Mapping[str, str], links: Sequence[WorkerLink]
     ) -> TextModel:

@@ -105,6 +105,9 @@ async def gateway_platform(
         for fake in fakes:
             while not any(link.worker_id == fake.worker_id for link in gateway.links.serving(files.variant)):
                 await gateway.links.change()
+        if fakes:
+            # What a readiness probe waits for, without the probe.
+            await gateway.models.load_all()
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(gateway.app),
             base_url="http://gateway",
