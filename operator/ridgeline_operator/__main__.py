@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import kubernetes
@@ -45,8 +45,10 @@ def _parser() -> argparse.ArgumentParser:
 def _read_cluster(timeout_s: float) -> ClusterFacts:
     """Raises SettingsError without a configuration, PeerError when the API server cannot be asked."""
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+    config = kubernetes.config
+    load: Callable[[], None] = config.load_incluster_config if in_pod else config.load_kube_config
     try:
-        kubernetes.config.load_incluster_config() if in_pod else kubernetes.config.load_kube_config()
+        load()
     except kubernetes.config.ConfigException as error:
         raise SettingsError(
             f"no cluster is configured ({error}): set KUBECONFIG, or run this in a pod with a service account"
