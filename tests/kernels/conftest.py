@@ -1,6 +1,5 @@
 """Operators for the kernel tests: compiled once per run where there is a compiler, and always the reference."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,7 @@ def best_ops(kernel_cache: Path) -> CpuOps:
 
 @pytest.fixture(scope="session")
 def reference_ops(kernel_cache: Path) -> CpuOps:
-    logging.getLogger("ridgeline_kernels").info("reference operators on purpose")
-    return CpuOps(None, THREADS, choices=LinearChooser(kernel_cache, None, THREADS, SystemClock()))
+    return CpuOps(None, THREADS, choices=LinearChooser(kernel_cache, None, THREADS, clock=SystemClock()))
 
 
 @pytest.fixture(
@@ -62,4 +60,6 @@ def ops(
         library = load_library(build_library(kernel_cache, find_toolchain(COMPILERS), extra_flags=flags))
     except CompileFailed as error:
         pytest.skip(f"NO C COMPILER HERE: {error}")
-    return CpuOps(library, THREADS, choices=LinearChooser(kernel_cache, library, THREADS, SystemClock()))
+    return CpuOps(
+        library, THREADS, choices=LinearChooser(kernel_cache, library, THREADS, clock=SystemClock())
+    )

@@ -179,3 +179,21 @@ def test_heads_and_windows_that_make_no_sense_are_refused(ops: CpuOps) -> None:
         ops.paged_attention(**case, scale=0.25, window=0)
     with pytest.raises(InvariantError, match="do not share"):
         ops.paged_attention(**(case | {"q": torch.zeros(2, 3, 16)}), scale=0.25)
+
+
+def test_an_empty_batch_gives_no_rows(ops: CpuOps) -> None:
+    case = paged_case([(0, 9)], heads=(4, 2, 16), block_tokens=16, dtype=torch.float32)
+    assert ops.paged_attention(**case, scale=0.25).shape == (0, 4, 16)
+    nothing = {"block_tables": case["block_tables"][:0], "query_start": case["query_start"][:1]}
+    nothing["context_lens"] = case["context_lens"][:0]
+    assert ops.paged_attention(**(case | nothing), scale=0.25).shape == (0, 4, 16)
+
+
+@pytest.mark.parametrize(("queries", "context"), [(1, 40), (1, 900), (30, 40)])
+def test_what_is_not_a_number_stays_visible_and_in_its_row(ops: CpuOps, queries: int, context: int) -> None:
+    lengths = [(queries, context), (1, 9)]
+    case = paged_case(lengths, heads=(4, 2, 16), block_tokens=16, dtype=torch.float32)
+    case["q"][0, 1] = float("nan")
+    found = ops.paged_attention(**case, scale=0.25)
+    assert found[0, 1].isnan().all()
+    assert found.isnan().sum() == 16

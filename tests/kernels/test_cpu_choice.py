@@ -1,11 +1,13 @@
 """Which forms a weight is held in."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from ridgeline_contracts.clock import VirtualClock
+from ridgeline_contracts.clock import SystemClock, VirtualClock
 from ridgeline_kernels.cpu.choice import COLD_ROWS, ChoiceFile, choose_forms, measure
+from ridgeline_kernels.cpu.chooser import LinearChooser
 from ridgeline_kernels.cpu.linear import ROW_BUCKETS
 from torch import Tensor
 
@@ -77,3 +79,38 @@ def test_choices_are_kept_per_identity_and_survive_damage(tmp_path: Path) -> Non
     assert kept.get("4x8") is None
     kept.put("4x8", choice)
     assert kept.get("4x8") == choice
+
+
+def test_a_form_that_this_machine_refuses_is_left_out() -> None:
+    def refused() -> FakeForm:
+        raise RuntimeError("needs another instruction set")
+
+    clock = VirtualClock()
+    timings = measure(
+        {"refused": refused, "fake": lambda: FakeForm(clock, [])}, in_features=8, out_features=4, clock=clock
+    )
+    assert set(timings) == {"fake"}
+
+
+def test_bf16_forms_are_measured_once_per_shape_where_torch_has_bf16_in_hardware(
+    tmp_path: Path,
+) -> None:
+    chooser = LinearChooser(tmp_path, None, 2, clock=SystemClock(), bf16_products=True)
+    weight, x = torch.randn(40, 32).bfloat16(), torch.randn(3, 32)
+    first = chooser.pack(weight, None, form="auto")
+    assert set(first.form_names) <= {"onednn", "torch"}
+    wanted = x.bfloat16().float() @ weight.float().T
+    torch.testing.assert_close(first(x), wanted, rtol=2e-2, atol=5e-2)
+    (kept,) = tmp_path.glob("linear-forms-*.json")
+    assert set(json.loads(kept.read_text())) == {"40x32"}
+    kept.write_text(json.dumps({"40x32": dict.fromkeys(map(str, ROW_BUCKETS), "torch")}))
+    assert set(chooser.pack(weight, None, form="auto").form_names) == {"torch"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_bf16_in_hardware_nothing_is_measured(tmp_path: Path, dtype: torch.dtype) -> None:
+    chooser = LinearChooser(tmp_path, None, 2, clock=VirtualClock(), bf16_products=False)
+    packed = chooser.pack(torch.randn(40, 32).to(dtype), None, form="auto")
+    assert set(packed.form_names) == {"torch-fp32"}
+    assert packed.weight_bytes == 40 * 32 * 4
+    assert list(tmp_path.iterdir()) == []

@@ -45,7 +45,9 @@ def _chunk(size_bytes: int) -> Tensor:
     """Bytes that begin at a huge page's border."""
     pages = mmap.mmap(-1, size_bytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel built without huge pages: the memory is good all the same
+        with contextlib.suppress(
+            OSError
+        ):  # a kernel built without huge pages: the memory is good all the same
             pages.madvise(mmap.MADV_HUGEPAGE)
     everything = torch.frombuffer(pages, dtype=torch.uint8)
     offset = -everything.data_ptr() % HUGE_PAGE_BYTES

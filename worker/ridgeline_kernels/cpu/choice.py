@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ COLD_BYTES = 64 * 2**20
 """Read between the repeats of small products: in a real step the weight comes from memory, not from the cache."""
 COLD_ROWS = 8
 
+_log = logging.getLogger(__name__)
+
 
 def choose_forms(timings: Timings) -> dict[int, str]:
     """The form of each bucket: one form alone, unless two together are clearly faster."""
@@ -43,14 +46,20 @@ def choose_forms(timings: Timings) -> dict[int, str]:
 def measure(
     forms: Mapping[str, Callable[[], LinearForm]], *, in_features: int, out_features: int, clock: Clock
 ) -> dict[str, dict[int, float]]:
-    """Best of a few repeats for each form (made, measured and dropped) and number of rows; a second or so."""
+    """Best of a few repeats for each form (made, measured and dropped) and number of rows; a second or so.
+
+    A form that the library refuses on this machine is left out.
+    """
     cold = torch.zeros(COLD_BYTES // 4)
     timings: dict[str, dict[int, float]] = {}
     for name, make in forms.items():
-        form = make()
-        timings[name] = {
-            rows: _time(form, rows, in_features, out_features, cold, clock) for rows in ROW_BUCKETS
-        }
+        try:
+            form = make()
+            timings[name] = {
+                rows: _time(form, rows, in_features, out_features, cold, clock) for rows in ROW_BUCKETS
+            }
+        except RuntimeError as error:  # what torch raises for an instruction set that it lacks
+            _log.info("linear form %s does not work here: %s", name, error)
     return timings
 
 

@@ -17,7 +17,7 @@ from ridgeline_kernels.cpu.forms import LinearForm, NativeForm, OneDnnForm, Torc
 from ridgeline_kernels.cpu.linear import ROW_BUCKETS, PackedLinear
 from ridgeline_kernels.cpu.native import NativeLibrary
 
-FormName = Literal["auto", "native", "onednn", "torch"]
+FormName = Literal["auto", "native", "onednn", "torch", "torch-fp32"]
 ONEDNN_ROWS_HINT = 32
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,19 @@ _log = logging.getLogger(__name__)
 class LinearChooser:
     """Knows the forms this machine has, and which were chosen for each shape."""
 
-    def __init__(self, cache_dir: Path, library: NativeLibrary | None, threads: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        cache_dir: Path,
+        library: NativeLibrary | None,
+        threads: int,
+        *,
+        clock: Clock,
+        bf16_products: bool | None = None,
+    ) -> None:
+        """`bf16_products` says whether torch multiplies bf16 in hardware (asks torch if None)."""
+        if bf16_products is None:
+            bf16_products = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        self._bf16_products = bf16_products
         self._library = library
         self._threads = threads
         self._clock = clock
@@ -55,22 +67,24 @@ class LinearChooser:
             makers["native"] = lambda: NativeForm(
                 library, weight, bias, threads=self._threads, memory=self._memory
             )
-        if weight.dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        if weight.dtype == torch.float32 or self._bf16_products:
             makers["onednn"] = lambda: OneDnnForm(weight, bias, rows_hint=ONEDNN_ROWS_HINT)
         makers["torch"] = lambda: TorchForm(weight, bias)
+        makers["torch-fp32"] = lambda: TorchForm(weight.float(), bias, name="torch-fp32")
         return makers
 
     def _choice(self, makers: dict[str, Callable[[], LinearForm]], weight: Tensor) -> dict[int, str]:
-        """fp32 is for exact results: native, or torch without a compiler. bf16 is measured where the library forms
-        have hardware support; without it they emulate bf16 and are not worth the time."""
-        if weight.dtype == torch.float32 or "onednn" not in makers:
-            return dict.fromkeys(ROW_BUCKETS, "native" if "native" in makers else "torch")
+        """fp32 is for exact results: native, or torch without a compiler. bf16 is measured where torch has it in
+        hardware; elsewhere torch emulates it many times slower, and without a compiler a widened copy is best."""
+        if weight.dtype == torch.float32 or not self._bf16_products:
+            return dict.fromkeys(ROW_BUCKETS, "native" if "native" in makers else "torch-fp32")
         out, features = weight.shape
         shape = f"{out}x{features}"
         kept = self._file.get(shape)
         if kept is not None and set(kept) == set(ROW_BUCKETS) and set(kept.values()) <= set(makers):
             return kept
-        timings = measure(makers, in_features=features, out_features=out, clock=self._clock)
+        compared = {name: make for name, make in makers.items() if name != "torch-fp32"}
+        timings = measure(compared, in_features=features, out_features=out, clock=self._clock)
         chosen = choose_forms(timings)
         _log.info("linear %s: forms by rows %s from milliseconds %s", shape, chosen, timings)
         self._file.put(shape, chosen)

@@ -97,9 +97,8 @@ class OneDnnForm:
 class TorchForm:
     """torch's product on the weight as it is; activations are cast to the weight's dtype."""
 
-    name = "torch"
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, name: str = "torch") -> None:
+        self.name = name
         self._weight = weight.contiguous()
         self._bias = None if bias is None else bias.to(weight.dtype)
         self.weight_bytes = self._weight.nbytes

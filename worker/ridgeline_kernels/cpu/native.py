@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "rope_store": "plpplpillplllli",
     "paged_attention": "plpillplpplllllflpli",
 }
-"""By function: the kind of each argument, in groups of tensors, sizes and the rest; all return a fault code."""
+"""By function: the kind of each argument; all return an int, mostly a fault code."""
 
 Function = Callable[..., int]
 

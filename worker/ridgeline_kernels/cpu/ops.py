@@ -45,7 +45,7 @@ def load_cpu_ops(
     except (CompileFailed, OSError) as error:
         _log.warning("CPU operators run on plain torch, which is several times slower: %s", error)
     return CpuOps(
-        library, threads, choices=LinearChooser(cache_dir, library, threads, clock or SystemClock())
+        library, threads, choices=LinearChooser(cache_dir, library, threads, clock=clock or SystemClock())
     )
 
 
@@ -81,9 +81,10 @@ class CpuOps:
     ) -> PackedLinear:
         """Packs weight [out, in], fp32 or bf16, with bias [out] or None. The weight itself is not kept.
 
-        "auto" takes the native form for fp32; for bf16 it compares native, oneDNN and torch (what this CPU has) by
-        a short measurement, once per shape and machine, and keeps the best one or two. A form that cannot work
-        here raises InvariantError.
+        "auto" takes the native form for fp32. For bf16 it compares native, oneDNN and torch by a short measurement,
+        once per shape and machine, and keeps the best one or two; where torch has no bf16 in hardware it takes
+        native, or without a compiler "torch-fp32", a widened copy of twice the size. A form that cannot work here
+        raises InvariantError.
         """
         if weight.dim() != 2 or weight.dtype not in (torch.float32, torch.bfloat16):
             raise InvariantError(
@@ -107,7 +108,7 @@ class CpuOps:
         """
         rows, hidden = x.shape
         check_rows("x", x, (rows, hidden))
-        check_rows("weight", weight.unsqueeze(0), (1, hidden))
+        check_dense("weight", weight, (hidden,), torch.float32)
         if residual is not None:
             check_rows("residual", residual, (rows, hidden))
         out = output(out, (rows, hidden))

@@ -6,10 +6,10 @@
  */
 #include "micro.h"
 
-#define PANEL_BYTES 24576 /* of one panel per pass when several row tiles reuse it: it stays in a small L1 */
-#define ROW_BLOCK 48      /* rows per task: with one pass of columns they stay in L2 */
-#define PASS_ROWS 1024    /* rows copied at a time: bounds the scratch memory */
-#define SERIAL_PACK 48    /* rows up to which the caller's thread copies x alone */
+#define DEPTH_BLOCK 768 /* k per pass when several row tiles reuse a panel: near enough, and few passes over y */
+#define ROW_BLOCK 48    /* rows per task: with one pass of columns they stay in L2 */
+#define PASS_ROWS 1024  /* rows copied at a time: bounds the scratch memory */
+#define SERIAL_PACK 48  /* rows up to which the caller's thread copies x alone */
 
 typedef struct {
     const float *x;

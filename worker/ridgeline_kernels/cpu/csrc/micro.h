@@ -19,8 +19,8 @@
 /* Where an output tile starts from. */
 typedef enum { RL_FROM_ZERO, RL_FROM_BIAS, RL_FROM_OUT } rl_start;
 
-RL_INLINE void micro_begin(const int rows, const int vecs, vf acc[RL_TILE_ROWS][RL_MAX_VECS], rl_start start, const float *bias,
-                           const float *c, long ldc) {
+RL_INLINE void micro_begin(const int rows, const int vecs, vf acc[RL_TILE_ROWS][RL_MAX_VECS], rl_start start,
+                           const float *bias, const float *c, long ldc) {
     RL_UNROLL for (int r = 0; r < rows; r++)
         RL_UNROLL for (int v = 0; v < vecs; v++)
             acc[r][v] = start == RL_FROM_OUT    ? vf_load(c + r * ldc + v * RL_LANES)
@@ -42,8 +42,9 @@ RL_INLINE void prefetch_panels(const int panels, const void *w, long panel_bytes
 
 /* fp32 weights: row k of panel p starts at w + p * panel_stride + k * ldw. x[row][k] is at x + row * ldx + k * ldk.
  * `streamed` for weights that come from far memory. */
-RL_INLINE void micro_f32(const int rows, const int panels, const int streamed, const float *x, long ldx, long ldk, const float *w,
-                         long ldw, long panel_stride, long depth, rl_start start, const float *bias, float *c, long ldc) {
+RL_INLINE void micro_f32(const int rows, const int panels, const int streamed, const float *x, long ldx, long ldk,
+                         const float *w, long ldw, long panel_stride, long depth, rl_start start, const float *bias,
+                         float *c, long ldc) {
     vf acc[RL_TILE_ROWS][RL_MAX_VECS];
     micro_begin(rows, panels * RL_NV, acc, start, bias, c, ldc);
     for (long k = 0; k < depth; k++) {

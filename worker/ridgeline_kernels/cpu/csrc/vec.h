@@ -84,13 +84,6 @@ RL_INLINE vf vf_load_bf16(const uint16_t *p) {
     return (vf)(wide << 16);
 }
 
-RL_INLINE float bf16_to_float(uint16_t h) {
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
 /* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
 RL_INLINE uint16_t float_to_bf16(float f) {
     uint32_t u;
