@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ridgeline_contracts.step import StepCoefficients, StepShape
-from ridgeline_roofline.decisions import ChunkFacts, admission_reserve_blocks, chunk_budget_tokens
+from ridgeline_roofline.decisions.admission_reserve import admission_reserve_blocks
+from ridgeline_roofline.decisions.chunk import ChunkFacts, chunk_budget_tokens
 
 MODEL = StepCoefficients(
     base_ms=5.0,

@@ -17,7 +17,9 @@ from math import inf
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.step import StepModel
-from ridgeline_roofline.decisions import ChunkFacts, Decision, admission_reserve_blocks, chunk_budget_tokens
+from ridgeline_roofline.decisions.admission_reserve import admission_reserve_blocks
+from ridgeline_roofline.decisions.chunk import ChunkFacts, chunk_budget_tokens
+from ridgeline_roofline.decisions.decision import Decision
 
 from ridgeline_engine.drafting import StepDraft
 from ridgeline_engine.kv_manager import KVManager, KVStart

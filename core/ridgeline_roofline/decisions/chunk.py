@@ -1,22 +1,10 @@
-"""Thresholds that the platform lives by, each as a value with its derivation in words.
-
-Facts in, decision out. A caller that overrides a value still prints the derivation beside it.
-"""
+"""Prompt tokens that one step may compute beside the rows that decode."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from ridgeline_contracts.step import StepModel, StepShape
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
-    """`derivation` is one sentence with the numbers that led to `value`."""
-
-    value: T
-    derivation: str
+from ridgeline_roofline.decisions.decision import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +37,6 @@ def chunk_budget_tokens(model: StepModel, facts: ChunkFacts) -> Decision[int]:
         f"chunk = {value} tokens: {facts.decode_rows} rows over {facts.context_tokens} tokens take "
         f"{model.predict_ms(_shape(facts, 0)):.2f} ms of the target {facts.tpot_target_ms:.2f} ms, "
         f"which leaves room for {fitting}; floor {facts.min_chunk_tokens}, ceiling {room}",
-    )
-
-
-def admission_reserve_blocks(running_sequences: int) -> Decision[int]:
-    """Blocks a group keeps free when a sequence is admitted: one more for each that runs.
-
-    Each running sequence may need its next block before any other ends; with less in hand, the newcomer would
-    be preempted almost at once, and its prefill computed twice. Nothing is kept for an empty engine.
-    """
-    return Decision(
-        running_sequences, f"reserve = {running_sequences} blocks: one for each of the running sequences"
     )
 
 
