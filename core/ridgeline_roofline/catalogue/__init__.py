@@ -1,0 +1,1 @@
+"""GPUs, links, number formats and models: what the arithmetic starts from."""

@@ -1,0 +1,1 @@
+"""Plans: a question, its inputs, and the answers with their working."""
