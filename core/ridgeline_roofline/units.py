@@ -59,7 +59,9 @@ def _counted(*nouns: str) -> dict[str, float]:
 
 
 def _rates(amounts: dict[str, float]) -> dict[str, float]:
-    return {f"{name}/{t}": f / _TIME[t] for name, f in amounts.items() for t in ("s", "min", "h", "d") if name}
+    return {
+        f"{name}/{t}": f / _TIME[t] for name, f in amounts.items() for t in ("s", "min", "h", "d") if name
+    }
 
 
 _SUFFIXES: Final[dict[Unit, dict[str, float]]] = {
@@ -75,7 +77,8 @@ _SUFFIXES: Final[dict[Unit, dict[str, float]]] = {
     Unit.TOKENS_PER_S: _rates(_counted("tokens", "tok")),
     Unit.REQUESTS_PER_S: {"": 1.0, "/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600, "/d": 1 / 86400, "rps": 1.0}
     | _rates(_counted("requests", "req")),
-    Unit.FLOP_PER_S: {f"{p}FLOP/s": f for p, f in _DECIMAL.items()} | {f"{p}FLOPS": f for p, f in _DECIMAL.items()},
+    Unit.FLOP_PER_S: {f"{p}FLOP/s": f for p, f in _DECIMAL.items()}
+    | {f"{p}FLOPS": f for p, f in _DECIMAL.items()},
     Unit.USD: {"USD": 1.0, "kUSD": 1e3, "MUSD": 1e6},
     Unit.USD_PER_S: {f"USD/{t}": 1 / f for t, f in _TIME.items()},
 }
@@ -136,7 +139,14 @@ def show(value: float | str, unit: Unit) -> str:
 
 
 def _show_time(seconds: float) -> str:
-    for factor, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+    for factor, name in (
+        (86400.0, "d"),
+        (3600.0, "h"),
+        (60.0, "min"),
+        (1.0, "s"),
+        (1e-3, "ms"),
+        (1e-6, "us"),
+    ):
         if abs(seconds) >= factor * (1 if factor <= 1 else 2):
             return f"{seconds / factor:.4g} {name}"
     return f"{seconds * 1e9:.4g} ns" if seconds else "0 s"

@@ -197,7 +197,10 @@ def _gpu(gpu_id: str, sheet: _Sheet) -> Gpu:
             sheet.tdp_w * _IDLE_SHARE, Unit.WATTS, f"{_IDLE_SHARE:.0%} of the limit", Evidence.ASSUMED
         ),
         usd_per_s=Figure(
-            sheet.usd_per_h / 3600, Unit.USD_PER_S, "order of a rented GPU hour; give your own", Evidence.ASSUMED
+            sheet.usd_per_h / 3600,
+            Unit.USD_PER_S,
+            "order of a rented GPU hour; give your own",
+            Evidence.ASSUMED,
         ),
         host_link=Figure(sheet.host_gb_per_s * 1e9, Unit.BYTES_PER_S, f"{vendor}, one direction"),
         alternatives=_ALTERNATIVES.get(gpu_id, {}),

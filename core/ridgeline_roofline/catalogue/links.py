@@ -61,7 +61,8 @@ def link_named(text: str) -> Link:
     except SettingsError:
         known = " ".join(LINK_IDS)
         raise SettingsError(
-            f"link={text!r} is neither a link nor a rate: give one of {known}, or for example 400Gb/s", param="link"
+            f"link={text!r} is neither a link nor a rate: give one of {known}, or for example 400Gb/s",
+            param="link",
         ) from None
     if rate <= 0:
         raise SettingsError(f"link={text!r}: give a rate above 0, for example 400Gb/s", param="link")

@@ -65,7 +65,8 @@ class MoeMlp:
 
         experts * (1 - (1 - top_k / experts) ** tokens): the chance that none of them chose a given expert.
         """
-        return self.experts * (1.0 - (1.0 - self.top_k / self.experts) ** tokens)
+        missed = (1.0 - self.top_k / self.experts) ** float(tokens)
+        return float(self.experts * (1.0 - missed))
 
 
 Mlp: TypeAlias = DenseMlp | MoeMlp
@@ -177,13 +178,16 @@ class ModelSpec:
     def kv_bytes(self, context_tokens: float, dtype: Dtype) -> float:
         """What one sequence of that length keeps, windows freed behind it and states included."""
         resident = sum(
-            count * mixer.kv_elements_per_token * mixer.seen_tokens(context_tokens) for count, mixer in self.mixers()
+            count * mixer.kv_elements_per_token * mixer.seen_tokens(context_tokens)
+            for count, mixer in self.mixers()
         )
         return resident * dtype.bytes_per_element + self.state_elements * _STATE_BYTES
 
     def pair_flops(self, context_tokens: float) -> float:
         """Attention arithmetic of one new token over `context_tokens` keys, all layers."""
-        return sum(count * mixer.pair_flops * mixer.seen_tokens(context_tokens) for count, mixer in self.mixers())
+        return sum(
+            count * mixer.pair_flops * mixer.seen_tokens(context_tokens) for count, mixer in self.mixers()
+        )
 
     def token_flops(self, context_tokens: float) -> float:
         """All arithmetic of one token: matrices, recurrent updates, attention."""

@@ -117,7 +117,10 @@ def _deepseek_v3(config: Config) -> list[_Layer]:
         extra_parameters=experts,
     )
     first_dense = int(config.get("first_k_dense_replace") or 0)
-    return [(mixer, dense if layer < first_dense else moe) for layer in range(_number(config, "num_hidden_layers"))]
+    return [
+        (mixer, dense if layer < first_dense else moe)
+        for layer in range(_number(config, "num_hidden_layers"))
+    ]
 
 
 def _nemotron_h(config: Config) -> list[_Layer]:
@@ -148,7 +151,9 @@ def _nemotron_h(config: Config) -> list[_Layer]:
     return [parts[letter] for letter in pattern]
 
 
-def _attention_layers(config: Config, *, normed_queries: bool = False, sinks: bool = False) -> list[Attention]:
+def _attention_layers(
+    config: Config, *, normed_queries: bool = False, sinks: bool = False
+) -> list[Attention]:
     layers = _number(config, "num_hidden_layers")
     kinds = config.get("layer_types") or ["full_attention"] * layers
     if len(kinds) != layers:

@@ -61,7 +61,9 @@ def all_reduce(size_bytes: float, ranks: int, link: Link) -> CollectiveTime:
     """The fastest of the three; nothing for one rank."""
     if ranks == 1:
         return CollectiveTime("none", 0.0, 0.0)
-    return min((form(size_bytes, ranks, link) for form in ALL_REDUCES.values()), key=lambda found: found.seconds)
+    return min(
+        (form(size_bytes, ranks, link) for form in ALL_REDUCES.values()), key=lambda found: found.seconds
+    )
 
 
 def all_to_all(size_bytes: float, ranks: int, link: Link) -> CollectiveTime:

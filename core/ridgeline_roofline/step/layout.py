@@ -1,9 +1,9 @@
 """How a model is laid over GPUs, and which layouts cannot work.
 
-    tp  ranks that share every matrix (columns, then rows: two all-reduces a layer)
-    pp  stages that share the layers
-    dp  replicas of attention, each with its own sequences; with ep their experts are common
-    ep  ranks that the experts are divided over; 1: experts are split like other matrices
+tp  ranks that share every matrix (columns, then rows: two all-reduces a layer)
+pp  stages that share the layers
+dp  replicas of attention, each with its own sequences; with ep their experts are common
+ep  ranks that the experts are divided over; 1: experts are split like other matrices
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,11 @@ class Layout:
         return self.tp * self.dp if self.ep > 1 else self.tp
 
     def __str__(self) -> str:
-        parts = [f"{name.upper()}{n}" for name, n in zip(("tp", "pp", "ep", "dp"), self._numbers, strict=True) if n > 1]
+        parts = [
+            f"{name.upper()}{n}"
+            for name, n in zip(("tp", "pp", "ep", "dp"), self._numbers, strict=True)
+            if n > 1
+        ]
         return " x ".join(parts) or "one GPU"
 
     @property
@@ -64,7 +68,9 @@ def _check_experts(model: ModelSpec, layout: Layout) -> None:
         return
     experts = [moe.experts for _, moe in model.moe_layers()]
     if not experts:
-        raise SettingsError(f"ep={layout.ep}: {model.model_id} has no experts to divide, give ep=1", param="ep")
+        raise SettingsError(
+            f"ep={layout.ep}: {model.model_id} has no experts to divide, give ep=1", param="ep"
+        )
     ranks = layout.tp * layout.dp
     fits = [n for n in range(1, ranks + 1) if ranks % n == 0 and all(count % n == 0 for count in experts)]
     if layout.ep not in fits:

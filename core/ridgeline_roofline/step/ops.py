@@ -168,13 +168,19 @@ class _Layer:
         read_tokens = batch.decode_rows * seen + prompt_seen
         kv_elements = (read_tokens + batch.tokens) * mixer.kv_elements_per_token
         flops = decode_pairs * mixer.pair_flops + prompt_pairs * _prompt_pair_flops(mixer)
-        query_width = mixer.heads * mixer.head_dim if isinstance(mixer, Attention) else mixer.heads * mixer.value_dim
+        query_width = (
+            mixer.heads * mixer.head_dim if isinstance(mixer, Attention) else mixer.heads * mixer.value_dim
+        )
         return Op(
             "window attention" if mixer.window_tokens else "attention",
             OpKind.ATTENTION,
             count,
             flops=count * flops / layout.tp / layout.dp,
-            kv_bytes=count * kv_elements * self.formats.kv.bytes_per_element * kv_share(mixer, layout.tp) / layout.dp,
+            kv_bytes=count
+            * kv_elements
+            * self.formats.kv.bytes_per_element
+            * kv_share(mixer, layout.tp)
+            / layout.dp,
             activation_bytes=count * 2 * self.rows * query_width / layout.tp * self.act,
             arithmetic=Dtype.FP32 if self.formats.activations is Dtype.FP32 else Dtype.BF16,
         )
