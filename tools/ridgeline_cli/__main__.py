@@ -15,6 +15,7 @@ from ridgeline_cli.chat import chat
 from ridgeline_cli.context import CliContext
 from ridgeline_cli.demo import demo
 from ridgeline_cli.model.commands import app as model_app
+from ridgeline_cli.plan.command import plan
 from ridgeline_cli.up.command import up
 
 app = typer.Typer(
@@ -30,6 +31,7 @@ app.add_typer(doctor_app, name="doctor")
 app.command("up")(up)
 app.command("chat")(chat)
 app.command("demo")(demo)
+app.command("plan")(plan)
 
 
 def read_context(environ: Mapping[str, str]) -> CliContext:

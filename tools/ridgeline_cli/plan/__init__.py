@@ -1,0 +1,1 @@
+"""`ridgeline plan`: questions of capacity and speed, answered with their working."""
