@@ -6,7 +6,13 @@ from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.plan.topic import Topic
 
-TOPIC_NAMES: tuple[str, ...] = ("decode-floor",)
+TOPIC_NAMES: tuple[str, ...] = (
+    "decode-floor",
+    "claim",
+    "mbu",
+    "energy",
+    "weights-load",
+)
 """In the order in which `ridgeline plan` lists them; topic `a-b` is module `a_b`."""
 
 
