@@ -8,6 +8,10 @@ from ridgeline_roofline.plan.topic import Topic
 
 TOPIC_NAMES: tuple[str, ...] = (
     "decode-floor",
+    "transfer",
+    "graphs",
+    "hybrid-window",
+    "blocks",
     "claim",
     "mbu",
     "energy",

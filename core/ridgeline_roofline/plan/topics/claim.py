@@ -94,7 +94,7 @@ def _answer(inputs: PlanInputs) -> Plan:
             "ceiling",
             ceiling,
             Unit.TOKENS_PER_S,
-            f"{inputs.batch} / {show(step.seconds, Unit.SECONDS)}, the floor of a step at {inputs.context_tokens} tokens",
+            f"{inputs.batch} / {show(step.seconds, Unit.SECONDS)}, a floor at {inputs.context_tokens} tokens",
         ),
         Answer("claimed", claimed, Unit.TOKENS_PER_S, "as given"),
         Answer("claim over ceiling", ratio, Unit.RATIO, f"{claimed:.4g} / {ceiling:.4g}"),
