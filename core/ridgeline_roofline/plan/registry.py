@@ -8,6 +8,11 @@ from ridgeline_roofline.plan.topic import Topic
 
 TOPIC_NAMES: tuple[str, ...] = (
     "decode-floor",
+    "flops",
+    "crossover",
+    "attention",
+    "gpu-compare",
+    "moe",
     "transfer",
     "graphs",
     "hybrid-window",

@@ -42,7 +42,9 @@ def _answer(inputs: PlanInputs) -> Plan:
         rate = per_hour / 3600
         share = max(rate * service_s, 1.0 / max(1, residents))
         chosen = tier(rate)
-        held = {"dedicated": 1.0, "asleep": rate * (service_s + wake_s)}.get(chosen.split()[0].rstrip(":"), share)
+        held = {"dedicated": 1.0, "asleep": rate * (service_s + wake_s)}.get(
+            chosen.split()[0].rstrip(":"), share
+        )
         return (rate, rate * service_s, chosen, held * gpu_usd / rate)
 
     own = row(inputs.rate_per_s * 3600)
