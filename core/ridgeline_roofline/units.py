@@ -4,6 +4,7 @@ Decimal prefixes are powers of 1000 (`k M G T`), binary ones of 1024 (`Ki Mi Gi 
 has a unit is never taken for something else: `tpot=30GB` is refused.
 """
 
+import math
 import re
 from enum import StrEnum
 from typing import Final
@@ -120,6 +121,8 @@ def show(value: float | str, unit: Unit) -> str:
     """For people: three to four digits and a prefix. `--json` carries the exact value instead."""
     if isinstance(value, str):
         return value
+    if math.isinf(value):
+        return "never" if unit is Unit.SECONDS else "no limit"
     if unit is Unit.SECONDS:
         return _show_time(value)
     if unit is Unit.RATIO:

@@ -1,5 +1,6 @@
 """What a plan says: answers with their working, a table and a curve where they help, and where it breaks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -71,13 +72,22 @@ class Plan:
 
 
 def plan_json(topic: str, inputs: Mapping[str, Value], plan: Plan) -> dict[str, Any]:
-    """The `--json` form: SI base units throughout, no rounding."""
+    """The `--json` form: SI base units throughout, no rounding. What has no limit is null: JSON lacks infinity."""
     return {
         "topic": topic,
         "inputs": dict(inputs),
         "answers": [
-            {"name": each.name, "value": each.value, "unit": each.unit.value, "working": each.working}
+            {
+                "name": each.name,
+                "value": _json_value(each.value),
+                "unit": each.unit.value,
+                "working": each.working,
+            }
             for each in plan.answers
         ],
         "breaks_when": list(plan.breaks_when),
     }
+
+
+def _json_value(value: Value) -> Value | None:
+    return None if isinstance(value, float) and math.isinf(value) else value

@@ -5,6 +5,8 @@
     ring all-reduce      2 (n-1) alpha + 2 (n-1)/n S/B     each rank talks to its neighbour only
     one-shot all-reduce  alpha + (n-1) S/B                 every rank reads every other's whole message
     two-shot all-reduce  2 alpha + 2 (n-1)/n S/B           reduce-scatter, then all-gather, all at once
+    hierarchical         reduce-scatter inside each of the n/d domains of d ranks, an all-reduce of S/d across
+                         them over the wide link, all-gather inside
     all-to-all           alpha + (n-1)/n S/B               S: what a rank sends to all, its own share included
     send                 alpha + S/B
 """
@@ -63,6 +65,17 @@ def all_reduce(size_bytes: float, ranks: int, link: Link) -> CollectiveTime:
         return CollectiveTime("none", 0.0, 0.0)
     return min(
         (form(size_bytes, ranks, link) for form in ALL_REDUCES.values()), key=lambda found: found.seconds
+    )
+
+
+def hierarchical_all_reduce(
+    size_bytes: float, ranks: int, *, inside: int, fast: Link, wide: Link
+) -> CollectiveTime:
+    """Over several domains of `inside` ranks each; every rank has its own wide link."""
+    within = two_shot_all_reduce(size_bytes, inside, fast)
+    across = all_reduce(size_bytes / inside, -(-ranks // inside), wide)
+    return CollectiveTime(
+        "hierarchical", within.latency_s + across.latency_s, within.transfer_s + across.transfer_s
     )
 
 

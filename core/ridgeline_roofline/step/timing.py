@@ -15,7 +15,14 @@ from ridgeline_roofline.catalogue.gpus import Gpu
 from ridgeline_roofline.catalogue.links import Link, fast_link
 from ridgeline_roofline.catalogue.model_spec import ModelSpec
 from ridgeline_roofline.step.batch import StepBatch, batch_of
-from ridgeline_roofline.step.collectives import CollectiveKind, CollectiveTime, all_reduce, all_to_all, send
+from ridgeline_roofline.step.collectives import (
+    CollectiveKind,
+    CollectiveTime,
+    all_reduce,
+    all_to_all,
+    hierarchical_all_reduce,
+    send,
+)
 from ridgeline_roofline.step.layout import Layout
 from ridgeline_roofline.step.ops import Op, OpKind, step_ops
 
@@ -49,6 +56,16 @@ class Fabric:
     def link_over(self, gpus: int) -> Link:
         """The link that decides a collective over that many GPUs."""
         return self.fast if gpus <= self.domain_gpus else self.wide
+
+    def all_reduce(self, size_bytes: float, ranks: int) -> CollectiveTime:
+        """The fastest form over ranks that fill one domain after the other."""
+        flat = all_reduce(size_bytes, ranks, self.link_over(ranks))
+        if ranks <= self.domain_gpus:
+            return flat
+        staged = hierarchical_all_reduce(
+            size_bytes, ranks, inside=self.domain_gpus, fast=self.fast, wide=self.wide
+        )
+        return min(flat, staged, key=lambda found: found.seconds)
 
 
 def fabric_of(gpu: Gpu, wide: Link) -> Fabric:
@@ -128,9 +145,9 @@ def op_time(op: Op, gpu: Gpu, fabric: Fabric, efficiency: Efficiency = FLOOR) ->
 
 def collective_time(op: Op, fabric: Fabric) -> CollectiveTime:
     """Of one launch."""
-    link = fabric.link_over(op.spread_gpus)
     if op.collective is CollectiveKind.ALL_REDUCE:
-        return all_reduce(op.message_bytes, op.ranks, link)
+        return fabric.all_reduce(op.message_bytes, op.ranks)
+    link = fabric.link_over(op.spread_gpus)
     if op.collective is CollectiveKind.ALL_TO_ALL:
         return all_to_all(op.message_bytes, op.ranks, link)
     return send(op.message_bytes, link)
