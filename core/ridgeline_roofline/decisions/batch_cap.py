@@ -1,0 +1,64 @@
+"""How many sequences decode at once: the batch of the highest goodput, not of the highest throughput."""
+
+from dataclasses import dataclass
+
+from ridgeline_contracts.step import StepModel
+
+from ridgeline_roofline.decisions.decision import Decision
+from ridgeline_roofline.decisions.prefill_cost import decode_ms
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCapFacts:
+    """What a typical sequence holds, and what the machine has."""
+
+    mean_context_tokens: int
+    pool_tokens: int
+    """KV positions of the pool."""
+    slots: int
+    """Rows that the executor can hold."""
+    tpot_target_ms: float | None
+
+
+def batch_cap(model: StepModel, facts: BatchCapFacts) -> Decision[int]:
+    """The batch B that finishes most requests within the TPOT target: B / step(B) at its highest where
+    step(B) is within it.
+
+    A step of B rows at the mean context takes a + b x B, so throughput B / (a + b x B) is a hyperbola: it rises
+    towards 1 / b and has half of it at B = a / b. Past the target a larger batch still raises throughput, but
+    no request of it is on time: goodput falls to nothing. At least 1, at most what slots and pool hold.
+    """
+    context = max(1, facts.mean_context_tokens)
+    pool_rows = max(1, facts.pool_tokens // context)
+    limit = max(1, min(facts.slots, pool_rows))
+    base_ms = decode_ms(model, 0, 0)
+    row_ms = decode_ms(model, 1, context) - base_ms
+    numbers = f"a step takes {base_ms:.2f} + {row_ms:.4f} x B ms at {context} tokens of context"
+    held = f"slots hold {facts.slots}, the pool {pool_rows}"
+    if facts.tpot_target_ms is None:
+        return Decision(limit, f"batch cap = {limit} rows: no TPOT target is set; {numbers}; {held}")
+    fitting = largest_batch_within(model, context, limit, facts.tpot_target_ms)
+    value = max(range(1, fitting + 1), key=lambda rows: rows / _step_ms(model, rows, context), default=1)
+    half = f"{base_ms / row_ms:.0f}" if row_ms > 0 else "any batch"
+    return Decision(
+        value,
+        f"batch cap = {value} rows: {numbers}, so {fitting} stay within the TPOT target "
+        f"{facts.tpot_target_ms:.2f} ms ({_step_ms(model, value, context):.2f} ms at the cap); half of the "
+        f"greatest throughput is had at {half}; {held}",
+    )
+
+
+def largest_batch_within(model: StepModel, context_tokens: int, limit: int, target_ms: float) -> int:
+    """Rows, at most `limit`, whose step is within the target; 0 where not even one is. By bisection."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _step_ms(model, middle, context_tokens) <= target_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _step_ms(model: StepModel, rows: int, context_tokens: int) -> float:
+    return decode_ms(model, rows, rows * context_tokens)

@@ -1,0 +1,213 @@
+"""Experts divided over ranks: what moves, how it splits between NVLink and NIC, and what imbalance costs.
+
+bytes a token and MoE layer = top_k x hidden x (dispatch bytes + combine bytes)
+of it beyond the node: with node-limited dispatch a token goes to at most M nodes, one copy to each
+step of the busiest rank = mean load x (max / mean); a placement that sorts experts by load recovers most
+two half batches overlap one's messages with the other's arithmetic, and read the experts twice
+"""
+
+from math import comb
+
+from ridgeline_contracts.errors import SettingsError
+
+from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.inputs import Extra, PlanInputs
+from ridgeline_roofline.plan.topic import Topic
+from ridgeline_roofline.step.batch import decode_batch
+from ridgeline_roofline.step.collectives import CollectiveKind
+from ridgeline_roofline.step.timing import StepTime
+from ridgeline_roofline.units import Unit, show
+
+_BATCHES = (16, 64, 256, 1024, 4096)
+
+
+def expected_nodes(nodes: int, experts: int, chosen: int) -> float:
+    """Distinct nodes that `chosen` of `experts` experts lie on, chosen at random without repetition."""
+    each = experts // nodes
+    missed = comb(experts - each, chosen) / comb(experts, chosen)
+    return nodes * (1 - missed)
+
+
+def zipf_loads(experts: int, exponent: float) -> list[float]:
+    """Shares of tokens by expert, most popular first; exponent 0 is uniform."""
+    weights = [1 / (rank + 1) ** exponent for rank in range(experts)]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def busiest(loads: list[float], ranks: int, *, sort: bool) -> float:
+    """Load of the busiest rank over the mean: experts in order, or each next largest to the least loaded rank."""
+    size = len(loads) // ranks
+    held, counts = [0.0] * ranks, [0] * ranks
+    if not sort:
+        return max(sum(loads[r * size : (r + 1) * size]) for r in range(ranks)) * ranks
+    for load in sorted(loads, reverse=True):
+        rank = min((r for r in range(ranks) if counts[r] < size), key=lambda r: held[r])
+        held[rank] += load
+        counts[rank] += 1
+    return max(held) * ranks
+
+
+def replicated(loads: list[float], ranks: int, spare: int) -> float:
+    """The same with `spare` more expert places: the heaviest piece is split in two again and again."""
+    pieces = sorted(loads, reverse=True)
+    for _ in range(spare):
+        largest = pieces.pop(0)
+        pieces = sorted([*pieces, largest / 2, largest / 2], reverse=True)
+    held = [0.0] * ranks
+    for load in pieces:
+        held[held.index(min(held))] += load
+    return max(held) * ranks
+
+
+def _collectives(step: StepTime) -> float:
+    return sum(each.collectives_s for each in step.ops if each.op.collective is CollectiveKind.ALL_TO_ALL)
+
+
+def _experts_s(step: StepTime) -> float:
+    return sum(each.seconds for each in step.ops if each.op.name == "experts")
+
+
+def overlapped_s(inputs: PlanInputs, rows: float) -> float:
+    """A step as two half batches: each half's messages hide behind the other half's work, weights read twice."""
+    half = inputs.step_model().step(decode_batch(rows / 2, inputs.context_tokens))
+    moving = _collectives(half)
+    work = half.seconds - moving
+    return 2 * max(work, moving) + min(work, moving) / max(1, inputs.model.layers)
+
+
+def _split_gain(inputs: PlanInputs, rows: float) -> float:
+    whole = inputs.step_model().step_s(decode_batch(rows, inputs.context_tokens))
+    return whole / overlapped_s(inputs, rows)
+
+
+def _least_batch(inputs: PlanInputs) -> float:
+    """The smallest batch (a power of two) at which two half batches win; infinite where none does."""
+    return next((float(2**n) for n in range(1, 18) if _split_gain(inputs, 2**n) > 1), float("inf"))
+
+
+def _answer(inputs: PlanInputs) -> Plan:
+    spec, layout, extras = inputs.model, inputs.layout, inputs.extras
+    if not spec.is_moe or layout.ep == 1:
+        raise SettingsError(
+            f"ep={layout.ep} on {spec.model_id}: give a MoE and its expert ranks, for example "
+            "--model deepseek-v3 --ep 32 --dp 32 --tp 1",
+            param="ep",
+        )
+    layers = sum(count for count, _ in spec.moe_layers())
+    _, moe = next(iter(spec.moe_layers()))
+    inside = min(layout.ep, int(inputs.gpu.domain_gpus.value))
+    nodes = layout.ep // inside
+    away = expected_nodes(nodes, moe.experts, moe.top_k) if nodes > 1 else 1.0
+    limited = min(away, extras["nodes"]) if nodes > 1 else 1.0
+    wide = limited * (1 - 1 / nodes)
+    one = spec.hidden * (extras["dispatch"] + extras["combine"]) * layers
+    nvlink_bytes, nic_bytes = max(0.0, moe.top_k - wide) * one, wide * one
+    loads = zipf_loads(moe.experts, extras["skew"])
+    plain, placed = busiest(loads, layout.ep, sort=False), busiest(loads, layout.ep, sort=True)
+    copied = replicated(loads, layout.ep, int(extras["spare"]))
+    drift = zipf_loads(moe.experts, extras["skew"])
+    moved = [drift[(i * 7 + 3) % moe.experts] for i in range(moe.experts)]
+    stale = (1 - extras["drift"]) * placed + extras["drift"] * busiest(moved, layout.ep, sort=False)
+    step = inputs.step_model().step(decode_batch(inputs.batch, inputs.context_tokens))
+    experts_s, moving_s = _experts_s(step), _collectives(step)
+    rest_s = step.seconds - experts_s - moving_s
+    late_s = experts_s * (placed - 1)
+    gain = _split_gain(inputs, inputs.batch)
+    answers = (
+        Answer("bytes a token", nvlink_bytes + nic_bytes, Unit.BYTES_PER_TOKEN, "over NVLink + over the NIC"),
+        Answer(
+            "over NVLink",
+            nvlink_bytes,
+            Unit.BYTES_PER_TOKEN,
+            f"({moe.top_k} experts - {wide:.3g} copies that leave "
+            f"the node) x {show(one, Unit.BYTES)} in {layers} layers",
+        ),
+        Answer(
+            "over the NIC",
+            nic_bytes,
+            Unit.BYTES_PER_TOKEN,
+            f"min({away:.3g} nodes met, {extras['nodes']:g} allowed) x (1 - 1/{nodes}) x {show(one, Unit.BYTES)}",
+        ),
+        Answer(
+            "experts", experts_s, Unit.SECONDS, f"{inputs.batch} rows over {layout.ep} ranks, perfectly even"
+        ),
+        Answer("dispatch and combine", moving_s, Unit.SECONDS, f"2 x {layers} all-to-alls"),
+        Answer(
+            "everything else", rest_s, Unit.SECONDS, "attention, norms, router, shared experts, output matrix"
+        ),
+        Answer(
+            "waiting for the busiest rank",
+            late_s,
+            Unit.SECONDS,
+            f"experts x ({placed:.3g} - 1), placed by load",
+        ),
+        Answer("step", experts_s + moving_s + rest_s + late_s, Unit.SECONDS, "sum of the four"),
+        Answer("busiest over mean, in order", plain, Unit.RATIO, f"Zipf with exponent {extras['skew']:g}"),
+        Answer(
+            "busiest over mean, placed",
+            placed,
+            Unit.RATIO,
+            "each next popular expert to the least loaded rank",
+        ),
+        Answer(
+            "busiest over mean, with copies",
+            copied,
+            Unit.RATIO,
+            f"{extras['spare']:.0f} spare places split the heaviest",
+        ),
+        Answer(
+            "busiest over mean, after drift",
+            stale,
+            Unit.RATIO,
+            f"{extras['drift']:.0%} of the traffic moved elsewhere",
+        ),
+        Answer("gain of two half batches", gain, Unit.RATIO, "step / overlapped step; below 1 it loses"),
+        Answer("two half batches win from", _least_batch(inputs), Unit.SEQUENCES, "powers of two tried"),
+    )
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (
+            n,
+            inputs.step_model().step_s(decode_batch(n, inputs.context_tokens)),
+            overlapped_s(inputs, n),
+            _split_gain(inputs, n),
+        )
+        for n in _BATCHES
+    )
+    table = Table(
+        "Two half batches",
+        ("batch", "one batch", "two halves", "gain"),
+        (Unit.SEQUENCES, Unit.SECONDS, Unit.SECONDS, Unit.RATIO),
+        rows,
+    )
+    return Plan(
+        answers,
+        breaks_when=(
+            "popularity differs by layer and by hour: use the engine's expert counts, and watch completion by rank",
+            "kernels for messages take multiprocessors from the matrices: overlap gains less; compare both in a trace",
+        ),
+        tables=(table,),
+        totals=(
+            Total("bytes a token", ("over NVLink", "over the NIC")),
+            Total(
+                "step", ("experts", "dispatch and combine", "everything else", "waiting for the busiest rank")
+            ),
+        ),
+    )
+
+
+TOPIC = Topic(
+    name="ep",
+    question="What do experts on many ranks move, and what do imbalance and overlap cost or gain?",
+    uses=("model", "gpu", "tp", "ep", "dp", "weights", "kv", "batch", "context", "link"),
+    answer=_answer,
+    defaults={"model": "deepseek-v3", "tp": "1", "ep": "32", "dp": "32", "batch": "1024", "context": "4k"},
+    extras=(
+        Extra("dispatch", Unit.BYTES, "1B", "bytes a value when sent to experts (FP8: 1B)"),
+        Extra("combine", Unit.BYTES, "2B", "bytes a value on the way back (BF16: 2B)"),
+        Extra("nodes", Unit.COUNT, "4", "nodes that a token may go to"),
+        Extra("skew", Unit.RATIO, "0.5", "exponent of the experts' popularity; 0 is even"),
+        Extra("spare", Unit.COUNT, "32", "places for copies of popular experts"),
+        Extra("drift", Unit.RATIO, "20%", "share of traffic that moved since experts were placed"),
+    ),
+)

@@ -1,0 +1,137 @@
+"""The batch that serves most requests within the TPOT target: goodput, not throughput.
+
+goodput(B) = B / (TTFT part + output x step(B))  while step(B) <= TPOT target, else 0
+beside decode, prefill chunks take their share of every step: rate x prompt tokens must be computed too
+long outputs: a preemption throws away (or moves) a whole context; its price in output tokens of its neighbours
+"""
+
+from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Value
+from ridgeline_roofline.plan.inputs import Extra, PlanInputs
+from ridgeline_roofline.plan.topic import Topic
+from ridgeline_roofline.plan.topics.batch_knee import pool_cap
+from ridgeline_roofline.step.batch import StepBatch, prompt_batch
+from ridgeline_roofline.units import Unit, show
+
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def serving_step_s(inputs: PlanInputs, rows: float) -> float:
+    """A step in balance: for each output token, prompt / output prompt tokens are computed beside it."""
+    chunk = rows * inputs.prompt_tokens / inputs.output_tokens
+    batch = StepBatch(
+        decode_rows=rows,
+        context_tokens=inputs.prompt_tokens + inputs.output_tokens / 2,
+        prefill_tokens=chunk,
+        prefill_pairs=chunk * inputs.prompt_tokens / 2,
+    )
+    return inputs.step_model().step_s(batch) / inputs.extras["efficiency"]
+
+
+def goodput_rows(inputs: PlanInputs) -> int:
+    """The largest batch whose step in balance meets the TPOT target; 0 where not even one does."""
+    low, high = 0, 4096
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if serving_step_s(inputs, middle) <= inputs.tpot_s else (low, middle - 1)
+    return low
+
+
+def _requests_per_s(inputs: PlanInputs, rows: float) -> float:
+    return rows / (inputs.output_tokens * serving_step_s(inputs, rows)) if rows else 0.0
+
+
+def _answer(inputs: PlanInputs) -> Plan:
+    model, efficiency = inputs.step_model(), inputs.extras["efficiency"]
+    within, memory = goodput_rows(inputs), pool_cap(inputs)
+    rows = min(within, memory)
+    context = inputs.prompt_tokens + inputs.output_tokens / 2
+    goodput = _requests_per_s(inputs, rows)
+    largest = max((n for n in _BATCHES if n <= max(memory, 1)), key=lambda n: _requests_per_s(inputs, n))
+    recompute_s = model.step_s(prompt_batch(context)) / efficiency
+    step_s = serving_step_s(inputs, rows) if rows else serving_step_s(inputs, 1)
+    answers = (
+        Answer(
+            "batch by TPOT",
+            within,
+            Unit.SEQUENCES,
+            f"largest with a step of at most {show(inputs.tpot_s, Unit.SECONDS)}",
+        ),
+        Answer("batch by memory", memory, Unit.SEQUENCES, f"KV pool / KV of {context:.0f} tokens"),
+        Answer("batch for goodput", rows, Unit.SEQUENCES, "the smaller of both"),
+        Answer(
+            "step in balance",
+            step_s,
+            Unit.SECONDS,
+            f"{rows} rows and {rows * inputs.prompt_tokens / inputs.output_tokens:.0f} prompt tokens",
+        ),
+        Answer(
+            "goodput",
+            goodput,
+            Unit.REQUESTS_PER_S,
+            f"{rows} / ({inputs.output_tokens} x {show(step_s, Unit.SECONDS)})",
+        ),
+        Answer(
+            "goodput a GPU",
+            goodput / inputs.layout.gpus,
+            Unit.REQUESTS_PER_S,
+            f"over {inputs.layout.gpus} GPUs",
+        ),
+        Answer("batch for throughput", largest, Unit.SEQUENCES, "of the table's, target ignored"),
+        Answer(
+            "its step", serving_step_s(inputs, largest), Unit.SECONDS, "what each user would wait for a token"
+        ),
+        Answer(
+            "price of a preemption",
+            recompute_s,
+            Unit.SECONDS,
+            f"{context:.0f} tokens computed again, while {max(rows - 1, 0)} others wait or share the step",
+        ),
+        Answer(
+            "the same in tokens",
+            recompute_s / step_s * max(rows, 1),
+            Unit.TOKENS,
+            "output tokens not made in that time",
+        ),
+    )
+    found: tuple[tuple[Value, ...], ...] = tuple(
+        (
+            n,
+            serving_step_s(inputs, n),
+            _requests_per_s(inputs, n),
+            _requests_per_s(inputs, n) if serving_step_s(inputs, n) <= inputs.tpot_s else 0.0,
+        )
+        for n in _BATCHES
+    )
+    table = Table(
+        "By batch",
+        ("batch", "step in balance", "throughput", "goodput"),
+        (Unit.SEQUENCES, Unit.SECONDS, Unit.REQUESTS_PER_S, Unit.REQUESTS_PER_S),
+        found,
+    )
+    curve = Curve(
+        "requests a second over batch",
+        "batch",
+        "requests/s",
+        _BATCHES,
+        {"throughput": [float(row[2]) for row in found], "goodput": [float(row[3]) for row in found]},
+        x_logarithmic=True,
+    )
+    return Plan(
+        answers,
+        breaks_when=(
+            "arrivals are bursty: the balance of prompts and outputs holds on average only; see step time's p99",
+            "prompts are cached: fewer of their tokens are computed; give --prompt the uncached part",
+        ),
+        tables=(table,),
+        curve=curve,
+    )
+
+
+TOPIC = Topic(
+    name="goodput",
+    question="Which batch serves most requests within the TPOT target?",
+    uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "tpot"),
+    answer=_answer,
+    defaults={"tp": "8"},
+    extras=(Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),),
+)
