@@ -69,7 +69,8 @@ def residents(rate_per_s: float, step_s: Callable[[float], float], output_tokens
 
     Infinite where none exists: steps grow faster than the batch drains.
     """
-    batch = 0.0
+    # Not 0: an empty step costs nothing, and would be a fixed point of its own.
+    batch = 1e-6
     for _ in range(10_000):
         following = rate_per_s * output_tokens * step_s(batch)
         if following > 1e6:

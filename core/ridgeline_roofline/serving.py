@@ -29,6 +29,9 @@ class Workload:
         return self.cached_tokens + self.prompt_tokens + self.output_tokens / 2
 
 
+REFERENCE_WORKLOAD = Workload()
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """One replica in balance: as many prompts end as outputs do."""
@@ -79,14 +82,17 @@ def served(model: RooflineStepModel, work: Workload, *, efficiency: float = 1.0)
         return Served(0, 0.0, 0.0, "no KV fits beside the weights")
     if prefill_s(model, work, efficiency=efficiency) > work.ttft_s:
         return Served(0, 0.0, 0.0, "one prompt alone misses the TTFT target")
-    rows = _largest(lambda n: balanced_step_s(model, work, n, efficiency=efficiency) <= work.tpot_s, memory)
+    rows = largest_count(
+        lambda n: balanced_step_s(model, work, n, efficiency=efficiency) <= work.tpot_s, memory
+    )
     if rows == 0:
         return Served(0, 0.0, 0.0, "one sequence alone misses the TPOT target")
     step_s = balanced_step_s(model, work, rows, efficiency=efficiency)
     return Served(rows, step_s, rows / (work.output_tokens * step_s), "memory" if rows == memory else "TPOT")
 
 
-def _largest(holds: Callable[[int], bool], limit: int) -> int:
+def largest_count(holds: Callable[[int], bool], limit: int) -> int:
+    """By bisection: the largest count up to `limit` that holds, for what stops holding once; 0 where none does."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

@@ -26,7 +26,8 @@ def batch_cap(model: StepModel, facts: BatchCapFacts) -> Decision[int]:
 
     A step of B rows at the mean context takes a + b x B, so throughput B / (a + b x B) is a hyperbola: it rises
     towards 1 / b and has half of it at B = a / b. Past the target a larger batch still raises throughput, but
-    no request of it is on time: goodput falls to nothing. At least 1, at most what slots and pool hold.
+    no request of it is on time: goodput falls to nothing. Where one row alone misses the target, no batch is on
+    time, and the cap is what slots and pool hold: then throughput is all there is to gain.
     """
     context = max(1, facts.mean_context_tokens)
     pool_rows = max(1, facts.pool_tokens // context)
@@ -38,7 +39,14 @@ def batch_cap(model: StepModel, facts: BatchCapFacts) -> Decision[int]:
     if facts.tpot_target_ms is None:
         return Decision(limit, f"batch cap = {limit} rows: no TPOT target is set; {numbers}; {held}")
     fitting = largest_batch_within(model, context, limit, facts.tpot_target_ms)
-    value = max(range(1, fitting + 1), key=lambda rows: rows / _step_ms(model, rows, context), default=1)
+    if fitting == 0:
+        one_ms = _step_ms(model, 1, context)
+        return Decision(
+            limit,
+            f"batch cap = {limit} rows: one row alone takes {one_ms:.2f} ms and misses the TPOT target "
+            f"{facts.tpot_target_ms:.2f} ms, so that a smaller batch would gain nothing; {numbers}; {held}",
+        )
+    value = max(range(1, fitting + 1), key=lambda rows: rows / _step_ms(model, rows, context))
     half = f"{base_ms / row_ms:.0f}" if row_ms > 0 else "any batch"
     return Decision(
         value,

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from ridgeline_roofline.decisions.decision import Decision
-from ridgeline_roofline.serving import Workload, served
+from ridgeline_roofline.serving import REFERENCE_WORKLOAD, Workload, served
 from ridgeline_roofline.step.timing import RooflineStepModel
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityFacts:
     model: RooflineStepModel
-    workload: Workload = Workload()
+    workload: Workload = REFERENCE_WORKLOAD
     efficiency: float = 1.0
     """Share of the floor's speed that is reached."""
 

@@ -26,6 +26,10 @@ class ChunkFacts:
     """Tokens already computed of the prompt whose chunk comes first."""
     gap_bound_ms: float | None = None
     """No step that decodes is to last longer; None: as long as the floor takes at the start of a prompt."""
+    planned_tokens: int = 0
+    """Prompt tokens that this step already computes, of other prompts."""
+    planned_context_tokens: int = 0
+    """Their chunk x context, as in StepShape."""
 
 
 def chunk_budget_tokens(model: StepModel, facts: ChunkFacts) -> Decision[int]:
@@ -35,14 +39,15 @@ def chunk_budget_tokens(model: StepModel, facts: ChunkFacts) -> Decision[int]:
     where these take the step past the gap bound, because each chunk token reads all of the prompt before it.
     Never fewer than a granule; at most what the step has left.
     """
-    room = max(0, facts.max_step_tokens - facts.decode_rows)
+    room = max(0, facts.max_step_tokens - facts.decode_rows - facts.planned_tokens)
     if facts.decode_rows == 0 or facts.tpot_target_ms is None:
         why = "nothing decodes" if facts.decode_rows == 0 else "no TPOT target is set"
         return Decision(room, f"chunk = {room} tokens, all that a step holds: {why}")
     fitting = _largest_fitting(model, facts, room, facts.tpot_target_ms)
     bound = gap_bound_ms(model, facts)
-    least = min(LEAST_CHUNK_TOKENS, facts.min_chunk_tokens)
-    floor = max(least, _largest_fitting(model, facts, facts.min_chunk_tokens, bound.value))
+    least = max(0, min(LEAST_CHUNK_TOKENS, facts.min_chunk_tokens) - facts.planned_tokens)
+    wanted = max(0, facts.min_chunk_tokens - facts.planned_tokens)
+    floor = max(least, _largest_fitting(model, facts, wanted, bound.value))
     value = min(room, max(fitting, floor))
     return Decision(
         value,
@@ -59,19 +64,17 @@ def gap_bound_ms(model: StepModel, facts: ChunkFacts) -> Decision[float]:
     Unless set, it is the target or, if that is longer, a step with the floor chunk at the start of a prompt:
     what short prompts cost anyway is granted to long ones too, at any depth.
     """
-    if facts.gap_bound_ms is not None:
-        return Decision(facts.gap_bound_ms, f"gap bound {facts.gap_bound_ms:.2f} ms, as set")
     shape = StepShape(
         facts.decode_rows,
         facts.context_tokens,
         facts.min_chunk_tokens,
         facts.min_chunk_tokens * facts.min_chunk_tokens // 2,
     )
-    shallow_ms = model.predict_ms(shape)
-    value = max(shallow_ms, facts.tpot_target_ms or 0.0)
-    return Decision(
-        value, f"gap bound {value:.2f} ms, the floor's step at the start of a prompt or the target"
-    )
+    derived = max(model.predict_ms(shape), facts.tpot_target_ms or 0.0)
+    why = f"gap bound {derived:.2f} ms, the floor's step at the start of a prompt or the target"
+    if facts.gap_bound_ms is None:
+        return Decision(derived, why)
+    return Decision(facts.gap_bound_ms, f"gap bound {facts.gap_bound_ms:.2f} ms, as set; derived {why}")
 
 
 def _chunk_ms(model: StepModel, facts: ChunkFacts, chunk_tokens: int) -> float:
@@ -79,8 +82,9 @@ def _chunk_ms(model: StepModel, facts: ChunkFacts, chunk_tokens: int) -> float:
         StepShape(
             decode_rows=facts.decode_rows,
             context_tokens=facts.context_tokens,
-            prefill_tokens=chunk_tokens,
-            prefill_context_tokens=chunk_tokens * facts.chunk_context_tokens
+            prefill_tokens=facts.planned_tokens + chunk_tokens,
+            prefill_context_tokens=facts.planned_context_tokens
+            + chunk_tokens * facts.chunk_context_tokens
             + chunk_tokens * chunk_tokens // 2,
         )
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ridgeline_contracts.step import StepModel
+from ridgeline_contracts.step import StepModel, StepShape
 
 from ridgeline_roofline.decisions.decision import Decision
 from ridgeline_roofline.decisions.prefill_cost import decode_ms
@@ -51,6 +51,31 @@ def _rows_within(model: StepModel, facts: KVShareFacts, mean: int) -> int:
             model, facts.interactive_rows + middle, facts.interactive_context_tokens + middle * mean
         )
         if facts.tpot_target_ms is not None and step_ms <= facts.tpot_target_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def batch_rows_beside(
+    model: StepModel, planned: StepShape, *, rows: int, mean_context_tokens: int, target_ms: float
+) -> int:
+    """How many of `rows` batch rows run beside what is planned and keep the step within the target.
+
+    The others pause for the step and keep their KV: an interactive prompt's chunk takes their time.
+    """
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        step_ms = model.predict_ms(
+            StepShape(
+                planned.decode_rows + middle,
+                planned.context_tokens + middle * mean_context_tokens,
+                planned.prefill_tokens,
+                planned.prefill_context_tokens,
+            )
+        )
+        if step_ms <= target_ms:
             low = middle
         else:
             high = middle - 1

@@ -9,46 +9,38 @@ from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Value
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.plan.topics.batch_knee import pool_cap
-from ridgeline_roofline.step.batch import StepBatch, prompt_batch
+from ridgeline_roofline.serving import Workload, balanced_step_s, largest_count
+from ridgeline_roofline.step.batch import prompt_batch
 from ridgeline_roofline.units import Unit, show
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_MOST_ROWS = 4096
 
 
-def serving_step_s(inputs: PlanInputs, rows: float) -> float:
-    """A step in balance: for each output token, prompt / output prompt tokens are computed beside it."""
-    chunk = rows * inputs.prompt_tokens / inputs.output_tokens
-    batch = StepBatch(
-        decode_rows=rows,
-        context_tokens=inputs.prompt_tokens + inputs.output_tokens / 2,
-        prefill_tokens=chunk,
-        prefill_pairs=chunk * inputs.prompt_tokens / 2,
-    )
-    return inputs.step_model().step_s(batch) / inputs.extras["efficiency"]
+def _work(inputs: PlanInputs) -> Workload:
+    return Workload(inputs.prompt_tokens, inputs.output_tokens, inputs.ttft_s, inputs.tpot_s)
 
 
-def goodput_rows(inputs: PlanInputs) -> int:
-    """The largest batch whose step in balance meets the TPOT target; 0 where not even one does."""
-    low, high = 0, 4096
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if serving_step_s(inputs, middle) <= inputs.tpot_s else (low, middle - 1)
-    return low
+def _step_s(inputs: PlanInputs, rows: float) -> float:
+    return balanced_step_s(inputs.step_model(), _work(inputs), rows, efficiency=inputs.extras["efficiency"])
 
 
 def _requests_per_s(inputs: PlanInputs, rows: float) -> float:
-    return rows / (inputs.output_tokens * serving_step_s(inputs, rows)) if rows else 0.0
+    return rows / (inputs.output_tokens * _step_s(inputs, rows)) if rows else 0.0
 
 
 def _answer(inputs: PlanInputs) -> Plan:
     model, efficiency = inputs.step_model(), inputs.extras["efficiency"]
-    within, memory = goodput_rows(inputs), pool_cap(inputs)
+    within, memory = (
+        largest_count(lambda n: _step_s(inputs, n) <= inputs.tpot_s, _MOST_ROWS),
+        pool_cap(inputs),
+    )
     rows = min(within, memory)
     context = inputs.prompt_tokens + inputs.output_tokens / 2
     goodput = _requests_per_s(inputs, rows)
     largest = max((n for n in _BATCHES if n <= max(memory, 1)), key=lambda n: _requests_per_s(inputs, n))
     recompute_s = model.step_s(prompt_batch(context)) / efficiency
-    step_s = serving_step_s(inputs, rows) if rows else serving_step_s(inputs, 1)
+    step_s = _step_s(inputs, rows) if rows else _step_s(inputs, 1)
     answers = (
         Answer(
             "batch by TPOT",
@@ -77,9 +69,7 @@ def _answer(inputs: PlanInputs) -> Plan:
             f"over {inputs.layout.gpus} GPUs",
         ),
         Answer("batch for throughput", largest, Unit.SEQUENCES, "of the table's, target ignored"),
-        Answer(
-            "its step", serving_step_s(inputs, largest), Unit.SECONDS, "what each user would wait for a token"
-        ),
+        Answer("its step", _step_s(inputs, largest), Unit.SECONDS, "what each user would wait for a token"),
         Answer(
             "price of a preemption",
             recompute_s,
@@ -96,9 +86,9 @@ def _answer(inputs: PlanInputs) -> Plan:
     found: tuple[tuple[Value, ...], ...] = tuple(
         (
             n,
-            serving_step_s(inputs, n),
+            _step_s(inputs, n),
             _requests_per_s(inputs, n),
-            _requests_per_s(inputs, n) if serving_step_s(inputs, n) <= inputs.tpot_s else 0.0,
+            _requests_per_s(inputs, n) if _step_s(inputs, n) <= inputs.tpot_s else 0.0,
         )
         for n in _BATCHES
     )
