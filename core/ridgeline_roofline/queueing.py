@@ -8,6 +8,11 @@ p-th wait         an arrival waits with probability P, then about exponentially:
 
 from collections.abc import Callable
 from math import exp, lgamma, log
+from typing import Final
+
+_SMALLEST_BATCH: Final = 1e-4
+_LARGEST_BATCH: Final = 1e5
+_GRID_RATIO: Final = 1.25
 
 
 def erlang_c(servers: int, utilisation: float) -> float:
@@ -65,17 +70,18 @@ def largest(holds: Callable[[float], bool], low: float, high: float, *, rounds: 
 
 
 def residents(rate_per_s: float, step_s: Callable[[float], float], output_tokens: float) -> float:
-    """Sequences that decode at once, by Little's law: B = rate x output x step(B), the smallest fixed point.
+    """Sequences that decode at once, by Little's law: the smallest B = rate x output x step(B).
 
-    Infinite where none exists: steps grow faster than the batch drains.
+    A batch of B carries B / (output x step(B)) requests/s: the first on a geometric grid that carries the rate,
+    then by bisection. Infinite where none does: steps grow faster than the batch drains.
     """
-    # Not 0: an empty step costs nothing, and would be a fixed point of its own.
-    batch = 1e-6
-    for _ in range(10_000):
-        following = rate_per_s * output_tokens * step_s(batch)
-        if following > 1e6:
+
+    def carries(batch: float) -> bool:
+        return batch >= rate_per_s * output_tokens * step_s(batch)
+
+    batch = _SMALLEST_BATCH
+    while not carries(batch):
+        batch *= _GRID_RATIO
+        if batch > _LARGEST_BATCH:
             return float("inf")
-        if abs(following - batch) <= 1e-9 * max(1.0, following):
-            return following
-        batch = following
-    return batch
+    return largest(lambda each: not carries(each), batch / _GRID_RATIO, batch)

@@ -49,9 +49,10 @@ def chunk_budget_tokens(model: StepModel, facts: ChunkFacts) -> Decision[int]:
     wanted = max(0, facts.min_chunk_tokens - facts.planned_tokens)
     floor = max(least, _largest_fitting(model, facts, wanted, bound.value))
     value = min(room, max(fitting, floor))
+    beside = f" beside {facts.planned_tokens} prompt tokens" if facts.planned_tokens else ""
     return Decision(
         value,
-        f"chunk = {value} tokens: {facts.decode_rows} rows over {facts.context_tokens} tokens take "
+        f"chunk = {value} tokens: {facts.decode_rows} rows over {facts.context_tokens} tokens{beside} take "
         f"{_chunk_ms(model, facts, 0):.2f} ms of the target {facts.tpot_target_ms:.2f} ms, "
         f"which leaves room for {fitting} behind {facts.chunk_context_tokens} tokens of prompt; "
         f"floor {floor} of {facts.min_chunk_tokens} by {bound.derivation}; ceiling {room}",

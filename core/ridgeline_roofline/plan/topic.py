@@ -13,6 +13,8 @@ class Topic:
 
     name: str
     question: str
+    source: str
+    """Where the formulas come from."""
     uses: tuple[str, ...]
     answer: Callable[[PlanInputs], Plan]
     defaults: Mapping[str, str] = field(default_factory=dict)

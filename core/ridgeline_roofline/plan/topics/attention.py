@@ -118,6 +118,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="attention",
     question="Is decode attention bound by memory, and can a larger batch change that?",
+    source="Shazeer, Fast Transformer Decoding, 2019; Ainslie et al., GQA, 2023; DeepSeek-V2, 2024, section 2.1",
     uses=("model", "gpu", "kv", "batch", "context"),
     answer=_answer,
     extras=(Extra("query_tokens", Unit.TOKENS, "1", "tokens that a sequence verifies at once: 1 + drafts"),),

@@ -90,6 +90,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="batch-idle",
     question="What does continuous batching gain here, and how much batch work fits into idle time?",
+    source="Yu et al., Orca, 2022, for the scheduling; expected maximum by order statistics",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "prompt", "output", "tpot"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "1k"},

@@ -131,6 +131,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="batch-knee",
     question="At which batch does throughput stop being worth its latency, and what does memory allow?",
+    source="first principles: least squares of a line, and the hyperbola that it gives",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"tp": "8", "context": "4k"},

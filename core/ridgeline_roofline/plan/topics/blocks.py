@@ -95,6 +95,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="blocks",
     question="How many tokens should a KV block hold?",
+    source="Kwon et al., PagedAttention, 2023, section 4.5 and figure 18",
     uses=("model", "gpu", "tp", "kv", "batch", "prompt", "output"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "1k", "output": "200"},

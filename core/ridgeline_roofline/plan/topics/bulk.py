@@ -101,6 +101,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="bulk",
     question="What does one pass over a large body of documents cost, and what should be cut first?",
+    source="first principles over the step model",
     uses=("model", "gpu", "gpus", "tp", "weights", "kv", "prompt", "output"),
     answer=_answer,
     defaults={"prompt": "4k", "output": "200", "gpus": "64", "tp": "4"},

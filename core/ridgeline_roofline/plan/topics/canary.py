@@ -91,6 +91,8 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="canary",
     question="How many requests must a canary see before its verdict means anything?",
+    source="Fleiss, Levin, Paik, Statistical Methods for Rates and "
+    "Proportions, 2003, section 4.2; Wald, Sequential Tests, 1945",
     uses=("rate",),
     answer=_answer,
     defaults={"rate": "20/s"},

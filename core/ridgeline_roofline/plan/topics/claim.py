@@ -124,6 +124,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="claim",
     question="Can a claimed number of tokens a second be true, and under which unstated condition?",
+    source="first principles: the floor of a step bounds every claim",
     uses=("model", "gpu", "tp", "pp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"tp": "8", "batch": "1", "context": "1k"},

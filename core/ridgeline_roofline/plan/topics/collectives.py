@@ -91,6 +91,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="collectives",
     question="What does an all-reduce cost, and which algorithm wins at which size?",
+    source="Thakur, Rabenseifner, Gropp, Optimization of Collective Communication Operations, 2005",
     uses=("model", "gpu", "tp", "batch", "link"),
     answer=_answer,
     defaults={"tp": "8"},

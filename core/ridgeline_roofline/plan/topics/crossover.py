@@ -112,6 +112,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="crossover",
     question="From which batch, or prompt length, does compute limit a step instead of memory?",
+    source="Williams, Waterman, Patterson, Roofline, 2009; the ridge set equal to the intensity of a matrix product",
     uses=("model", "gpu", "tp", "weights", "prompt"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "2k"},

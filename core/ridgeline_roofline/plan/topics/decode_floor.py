@@ -97,6 +97,8 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="decode-floor",
     question="How many milliseconds must a decode step take, and of what?",
+    source="Williams, Waterman, Patterson, Roofline, 2009; Pope et al., "
+    "Efficiently Scaling Transformer Inference, 2022, section 2",
     uses=("model", "gpu", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "context", "link"),
     answer=_answer,
     defaults={"batch": "1", "context": "8k", "tp": "8"},

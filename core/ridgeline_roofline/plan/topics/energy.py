@@ -94,6 +94,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="energy",
     question="How many joules does a token cost, and what does the batch do to it?",
+    source="first principles, with power linear in use between idle and limit (Barroso and Hoelzle, 2007)",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"tp": "8"},

@@ -199,6 +199,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="ep",
     question="What do experts on many ranks move, and what do imbalance and overlap cost or gain?",
+    source="DeepSeek-V3, 2024, sections 2.1.2 and 3.4; order statistics of loads from first principles",
     uses=("model", "gpu", "tp", "ep", "dp", "weights", "kv", "batch", "context", "link"),
     answer=_answer,
     defaults={"model": "deepseek-v3", "tp": "1", "ep": "32", "dp": "32", "batch": "1024", "context": "4k"},

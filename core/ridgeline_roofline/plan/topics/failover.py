@@ -80,6 +80,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="failover",
     question="What is the smallest fleet that survives the loss of any one region?",
+    source="first principles: n regions of equal size need n / (n - 1) of the load",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "ttft", "tpot", "rate"),
     answer=_answer,
     defaults={"tp": "8", "rate": "60/s"},

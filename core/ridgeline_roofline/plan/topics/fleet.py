@@ -112,6 +112,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="fleet",
     question="What is one capacity unit over two GPU generations, and which should be bought next?",
+    source="first principles over the capacity unit",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "ttft", "tpot", "rate"),
     answer=_answer,
     defaults={"gpu": "h100-sxm,b200", "tp": "8", "rate": "40/s"},

@@ -93,6 +93,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="flops",
     question="How many FLOPs does a token take, and from which context does attention matter?",
+    source="Kaplan et al., Scaling Laws, 2020, table 1; Chowdhery et al., PaLM, 2022, appendix B",
     uses=("model", "context"),
     answer=_answer,
     defaults={"context": "8k"},

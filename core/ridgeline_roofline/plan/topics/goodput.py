@@ -120,6 +120,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="goodput",
     question="Which batch serves most requests within the TPOT target?",
+    source="Zhong et al., DistServe, 2024, for the term; the balance of prefill and decode from first principles",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "tpot"),
     answer=_answer,
     defaults={"tp": "8"},

@@ -107,6 +107,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="gpu-compare",
     question="How much faster is one GPU than another, by compute, by bandwidth and by capacity?",
+    source="first principles: each regime is a ratio of what limits it",
     uses=("model", "gpu", "tp", "weights", "kv", "context", "prompt"),
     answer=_answer,
     defaults={"gpu": "h100-sxm,b200", "tp": "4", "context": "4k"},

@@ -117,6 +117,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="graphs",
     question="Which batch sizes are worth a captured graph, in KV pages and in milliseconds?",
+    source="first principles: gaps saved against memory and padding",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"tp": "8", "batch": "64", "context": "2k"},

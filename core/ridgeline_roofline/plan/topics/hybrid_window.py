@@ -109,6 +109,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="hybrid-window",
     question="How much KV do window and recurrent layers save at a given context?",
+    source="Beltagy et al., Longformer, 2020; Dao and Gu, Mamba-2, 2024",
     uses=("model", "kv", "context"),
     answer=_answer,
     defaults={"model": "gpt-oss-120b", "context": "32k", "tp": "1", "gpu": "b200"},

@@ -108,6 +108,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="kv-tiers",
     question="Should the KV of an idle prefix go to host memory, to SSD, to a remote store, or be dropped?",
+    source="Gray and Putzolu, The Five Minute Rule, 1987, applied to KV",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "rate", "link"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "8k", "rate": "2/s"},

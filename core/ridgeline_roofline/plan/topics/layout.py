@@ -157,6 +157,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="layout",
     question="Which layout fits a model on these GPUs, and what does each cost a token?",
+    source="Shoeybi et al., Megatron-LM, 2019; DeepSeek-V3, 2024, section 3.4, for DP attention",
     uses=("model", "gpu", "gpus", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "context", "link"),
     answer=_answer,
     defaults={

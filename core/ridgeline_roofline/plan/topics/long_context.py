@@ -120,6 +120,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="long-context",
     question="How much of a long prompt must be warm to meet a TTFT target, and how large are the two pools?",
+    source="first principles over the step model; two pools as in DistServe, 2024",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "ttft", "tpot", "rate"),
     answer=_answer,
     defaults={"prompt": "64k", "output": "500", "ttft": "2s", "rate": "2/s", "tp": "8"},

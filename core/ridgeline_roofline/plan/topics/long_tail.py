@@ -113,6 +113,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="long-tail",
     question="Which rarely used models keep GPUs, which share them, and which sleep?",
+    source="first principles: busy share, and what a wake leaves of the target",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "ttft", "rate"),
     answer=_answer,
     defaults={"model": "llama-3.1-8b", "tp": "1", "rate": "30/h", "ttft": "2s"},

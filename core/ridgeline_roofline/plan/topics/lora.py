@@ -130,6 +130,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="lora",
     question="How many adapters can share one base, where do they live, and what does a mixed batch cost?",
+    source="Hu et al., LoRA, 2021; Chen et al., Punica, 2023; Sheng et al., S-LoRA, 2023",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"model": "llama-3.1-8b", "tp": "1", "batch": "64", "context": "2k"},

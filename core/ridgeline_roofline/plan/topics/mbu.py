@@ -92,6 +92,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="mbu",
     question="How much of the memory bandwidth does decode use, by a definition that can be checked?",
+    source="first principles: bytes that a step must read, over what the memory could give",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"tp": "8", "batch": "16", "context": "4k"},

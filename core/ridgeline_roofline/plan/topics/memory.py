@@ -184,6 +184,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="memory",
     question="Where does a GPU's memory go, and how many sequences fit?",
+    source="first principles; Kwon et al., PagedAttention, 2023, for the pool",
     uses=("model", "gpu", "tp", "pp", "weights", "kv", "batch", "context", "prompt"),
     answer=_answer,
     defaults={"tp": "4", "prompt": "8192", "context": "4k"},

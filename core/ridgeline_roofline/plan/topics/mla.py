@@ -105,6 +105,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="mla",
     question="Should latent attention run absorbed or expanded, and what limits each?",
+    source="DeepSeek-V2, 2024, section 2.1.2 and appendix C",
     uses=("model", "kv"),
     answer=_answer,
     defaults={"model": "deepseek-v3", "tp": "8", "gpu": "h200"},

@@ -128,6 +128,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="moe",
     question="How many experts does a batch touch, and from which batch is a dense model cheaper?",
+    source="first principles: the chance that no token chose an expert",
     uses=("model", "gpu", "tp", "weights", "batch"),
     answer=_answer,
     defaults={"model": "deepseek-v3", "tp": "8", "gpu": "h200", "batch": "64"},

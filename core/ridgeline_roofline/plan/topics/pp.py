@@ -119,6 +119,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="pp",
     question="What do pipeline stages buy, and when do they beat tensor parallelism across nodes?",
+    source="Huang et al., GPipe, 2019; Narayanan et al., 2021, section 2.2, for the bubble",
     uses=("model", "gpu", "tp", "pp", "weights", "kv", "batch", "context", "link"),
     answer=_answer,
     defaults={"model": "llama-3.1-405b", "tp": "8", "pp": "2", "context": "4k"},

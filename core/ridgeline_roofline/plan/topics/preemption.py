@@ -71,6 +71,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="preemption",
     question="When the pool is full: recompute a victim, swap it out, or let the newcomer wait?",
+    source="Kwon et al., PagedAttention, 2023, section 4.5",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context", "output"),
     answer=_answer,
     defaults={"tp": "8", "context": "4k", "batch": "64"},

@@ -111,6 +111,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="price",
     question="What does a token of each phase cost, and which assumption moves it most?",
+    source="first principles: GPU time of a token, divided by the share of time that is sold",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context", "prompt", "output"),
     answer=_answer,
     defaults={"tp": "8", "batch": "64"},

@@ -8,20 +8,21 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
-from ridgeline_roofline.queueing import largest, residents
+from ridgeline_roofline.queueing import residents
 from ridgeline_roofline.serving import Workload, balanced_step_s, memory_rows
 from ridgeline_roofline.units import Unit, show
 
+_BATCHES = tuple(2**n for n in range(13))
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25)
 
 
 def _resident(inputs: PlanInputs, rate_per_s: float) -> float:
-    model, work = inputs.step_model(), Workload(inputs.prompt_tokens, inputs.output_tokens)
-    return residents(
-        rate_per_s,
-        lambda rows: balanced_step_s(model, work, rows, efficiency=inputs.extras["efficiency"]),
-        inputs.output_tokens,
-    )
+    return residents(rate_per_s, lambda rows: _step_s(inputs, rows), inputs.output_tokens)
+
+
+def _step_s(inputs: PlanInputs, rows: float) -> float:
+    work = Workload(inputs.prompt_tokens, inputs.output_tokens)
+    return balanced_step_s(inputs.step_model(), work, rows, efficiency=inputs.extras["efficiency"])
 
 
 def _answer(inputs: PlanInputs) -> Plan:
@@ -29,7 +30,9 @@ def _answer(inputs: PlanInputs) -> Plan:
     replicas = inputs.extras["replicas"]
     rate = inputs.rate_per_s / replicas
     held = memory_rows(model, work)
-    ceiling = largest(lambda r: _resident(inputs, r) <= held, 0.0, 1e4)
+    carried = {n: n / (inputs.output_tokens * _step_s(inputs, n)) for n in {*_BATCHES, held} if 0 < n <= held}
+    fullest = max(carried, key=lambda n: carried[n], default=0)
+    ceiling = carried.get(fullest, 0.0)
     rows = _resident(inputs, rate)
     if rows == float("inf"):
         raise SettingsError(
@@ -38,7 +41,7 @@ def _answer(inputs: PlanInputs) -> Plan:
             f"give at most {ceiling * replicas:.3g}/s or more replicas (--set replicas=...)",
             param="rate",
         )
-    step_s = balanced_step_s(model, work, rows, efficiency=inputs.extras["efficiency"])
+    step_s = _step_s(inputs, rows)
     kv = inputs.model.kv_bytes(work.context_tokens, inputs.formats.kv)
     stay_s = inputs.output_tokens * step_s
     answers = (
@@ -69,10 +72,10 @@ def _answer(inputs: PlanInputs) -> Plan:
         Answer("sequences that fit", held, Unit.SEQUENCES, f"memory of {inputs.layout} beside the weights"),
         Answer("share of the pool", rows / held if held else float("inf"), Unit.RATIO, "resident / that fit"),
         Answer(
-            "rate that fills the pool",
+            "most that the pool carries",
             ceiling * replicas,
             Unit.REQUESTS_PER_S,
-            "the largest whose fixed point fits",
+            f"{fullest} / ({inputs.output_tokens} x the step of {fullest} rows)",
         ),
     )
     rates = tuple(max(share * ceiling, 1e-9) for share in _SHARES)
@@ -100,6 +103,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="residency",
     question="How many sequences are in flight at a given rate, and how much KV is that?",
+    source="Little, A Proof for the Queuing Formula L = lambda W, 1961",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "rate"),
     answer=_answer,
     defaults={"tp": "8", "rate": "3/s"},

@@ -107,6 +107,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="service",
     question="How many replicas, GPUs and dollars does a service of this rate take?",
+    source="first principles over the capacity unit",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "output", "ttft", "tpot", "rate"),
     answer=_answer,
     defaults={"tp": "8", "rate": "20/s"},

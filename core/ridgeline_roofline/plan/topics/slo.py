@@ -111,6 +111,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="slo",
     question="What do a TPOT and a TTFT target allow: which chunk, which backlog, and whom to refuse?",
+    source="Agrawal et al., Sarathi-Serve, 2024, for chunks beside decode; the rest from first principles",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context", "prompt", "ttft", "tpot"),
     answer=_answer,
     defaults={"tp": "8", "batch": "64"},

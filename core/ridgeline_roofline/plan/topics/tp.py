@@ -123,6 +123,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="tp",
     question="How many ranks should share every matrix, and where does each number win?",
+    source="Shoeybi et al., Megatron-LM, 2019, section 3",
     uses=("model", "gpu", "tp", "pp", "weights", "kv", "batch", "context", "prompt", "link"),
     answer=_answer,
     defaults={"tp": "8"},

@@ -104,6 +104,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="transfer",
     question="Can KV move from prefill to decode workers without anybody waiting for it?",
+    source="first principles; Patel et al., Splitwise, 2024, for the layer-wise pull",
     uses=("model", "gpu", "tp", "weights", "kv", "prompt", "link"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "8k"},

@@ -116,6 +116,8 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="utilisation",
     question="How busy may a pool be before its p99 wait misses the target?",
+    source="Pollaczek, 1930, and Khinchine, 1932; Erlang, 1917; "
+    "Allen, Probability, Statistics, and Queueing Theory, 1990",
     uses=("model", "gpu", "tp", "weights", "prompt", "ttft"),
     answer=_answer,
     defaults={"tp": "8"},

@@ -107,6 +107,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="voice",
     question="Which model can answer a caller within 300 ms, stage by stage?",
+    source="first principles: a budget line by line",
     uses=("model", "gpu", "tp", "weights", "kv", "batch", "context", "prompt"),
     answer=_answer,
     defaults={"model": "llama-3.1-8b", "tp": "1", "prompt": "2k", "context": "2k", "batch": "16"},

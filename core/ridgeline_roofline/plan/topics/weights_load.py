@@ -106,6 +106,7 @@ def _answer(inputs: PlanInputs) -> Plan:
 TOPIC = Topic(
     name="weights-load",
     question="How long until every replica of a fleet has its weights, and what bounds it?",
+    source="first principles; Bokhari, 1981, and later pipelined broadcasts along a chain",
     uses=("model", "gpu", "tp", "pp", "weights", "link"),
     answer=_answer,
     defaults={"model": "llama-3.1-405b", "tp": "8", "weights": "fp8"},
