@@ -18,7 +18,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo up test test-long test-soak check ci lock proto format clean distclean test-programs
+.PHONY: help setup demo up test test-long test-soak check ci lock proto pages format clean distclean test-programs
 
 help: ## print this list
 	@echo "Ridgeline. Start with: make demo"
@@ -63,6 +63,9 @@ lock: ## pin what CI installs again, after pyproject.toml has changed (LOCK_ARGS
 
 proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
 	@PYTHON=$(PY) scripts/proto.sh
+
+pages: $(STAMP) ## write docs/plan anew from the topics of `ridgeline plan`
+	$(PY) scripts/plan_pages.py
 
 format: $(STAMP) ## format the code and mend what ruff can mend
 	$(PY) -m ruff format .

@@ -43,12 +43,8 @@ def print_topics(topics: Sequence[Topic], *, as_json: bool) -> None:
 def print_plan(topic: Topic, inputs: Mapping[str, Value], plan: Plan, *, plot: bool) -> None:
     out = console()
     out.print(Text(topic.question, style="bold"))
-    units = _UNITS | {extra.name: extra.unit for extra in topic.extras}
-    given = ", ".join(f"{name} {_shown(value, units[name])}" for name, value in inputs.items())
-    out.print(Text(given, style="dim"))
-    out.print(_answers(plan))
-    for table in plan.tables:
-        out.print(_table(table))
+    out.print(Text(inputs_line(topic, inputs), style="dim"))
+    print_figures(out, plan)
     if plot and plan.curve is not None:
         out.print(Text.from_ansi(_curve(plan.curve)))
     out.print("This breaks when")
@@ -57,6 +53,20 @@ def print_plan(topic: Topic, inputs: Mapping[str, Value], plan: Plan, *, plot: b
     if topic.extras:
         own = ", ".join(f"{extra.name} ({extra.help})" for extra in topic.extras)
         out.print(Text(f"Own inputs, by --set NAME=VALUE: {own}", style="dim"))
+    out.print(Text(f"Source: {topic.source}", style="dim"))
+
+
+def inputs_line(topic: Topic, inputs: Mapping[str, Value]) -> str:
+    """All inputs with their units, as a reader would write them."""
+    units = _UNITS | {extra.name: extra.unit for extra in topic.extras}
+    return ", ".join(f"{name} {_shown(value, units[name])}" for name, value in inputs.items())
+
+
+def print_figures(out: Console, plan: Plan) -> None:
+    """Answers with their working, and the tables."""
+    out.print(_answers(plan))
+    for table in plan.tables:
+        out.print(_table(table))
 
 
 def _answers(plan: Plan) -> RichTable:

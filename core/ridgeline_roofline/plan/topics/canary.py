@@ -1,4 +1,10 @@
-"""How large and how long a canary must be for the regression that it is to catch."""
+"""How large and how long a canary must be for the regression that it is to catch.
+
+errors   n a side = (z_a sqrt(2 p q) + z_b sqrt(p1 q1 + p2 q2))^2 / (p2 - p1)^2,  p the mean of both rates
+latency  n a side = 2 ((z_a + z_b) sd / difference)^2
+early    sum of ln(likelihood ratio) a request; abort above ln((1 - b) / a), promote below ln(b / (1 - a))
+expected requests = expected bound at the end / mean step (Wald's identity)
+"""
 
 from ridgeline_roofline.decisions.canary import (
     CanaryFacts,

@@ -1,4 +1,12 @@
-"""All-reduce by latency and bandwidth: ring, one-shot, two-shot, and the sizes where they change places."""
+"""All-reduce by latency and bandwidth: ring, one-shot, two-shot, and the sizes where they change places.
+
+n ranks, S bytes a rank, B bytes/s one way, alpha s a message
+ring          2 (n-1) alpha + 2 (n-1)/n S/B
+one-shot      alpha + (n-1) S/B
+two-shot      2 alpha + 2 (n-1)/n S/B
+hierarchical  two-shot inside each domain of d ranks, all-reduce of S/d across them over the wide link
+two-shot beats one-shot from S = alpha B / ((n-1) (1 - 2/n))
+"""
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Value
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs

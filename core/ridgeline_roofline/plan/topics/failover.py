@@ -1,4 +1,9 @@
-"""The smallest fleet that survives the loss of any one region, and where its headroom lies."""
+"""The smallest fleet that survives the loss of any one region, and where its headroom lies.
+
+needed = ceil(total load / (unit x utilisation)) replicas must be left after the loss of the largest region
+every region holds at least its own load; headroom goes to the smallest region first
+lower bound = total load / unit x n / (n - 1), for n regions of equal size
+"""
 
 from ridgeline_contracts.errors import SettingsError
 

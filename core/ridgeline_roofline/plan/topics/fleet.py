@@ -1,4 +1,10 @@
-"""Two generations in one fleet: one capacity unit for both, and what each buys for a dollar."""
+"""Two generations in one fleet: one capacity unit for both, and what each buys for a dollar.
+
+unit = requests/s of one replica at the workload, with TTFT and TPOT within target (the step in balance)
+units of a dollar = unit / (GPUs of a replica x price)
+replicas to add = ceil((rate - what is there x unit x utilisation) / (unit x utilisation))
+routing share = units of a pool / all units
+"""
 
 from math import ceil
 

@@ -1,4 +1,10 @@
-"""Where the KV of an idle prefix should live: host, SSD, remote, or nowhere."""
+"""Where the KV of an idle prefix should live: host, SSD, remote, or nowhere.
+
+value = chance of re-use x (recompute - fetch) x GPU price - bytes x wear
+fetch = bytes / reached bandwidth;  reached = copy / (latency + copy / bandwidth)
+break-even bandwidth = bytes / (recompute - copies x latency)
+life of an SSD = size x writes a day x years / bytes written
+"""
 
 from ridgeline_roofline.decisions.kv_tier import (
     KVTier,

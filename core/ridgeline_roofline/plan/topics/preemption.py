@@ -1,4 +1,9 @@
-"""Recompute, swap to the host, or make the newcomer wait: the cheapest for this victim, in milliseconds."""
+"""Recompute, swap to the host, or make the newcomer wait: the cheapest for this victim, in milliseconds.
+
+recompute = prefill of the victim's tokens that the cache will not hold
+swap      = 2 x KV bytes / copy bandwidth
+wait      = output x step / (batch + 1): the next of the running sequences to end
+"""
 
 from ridgeline_roofline.decisions.preemption import PreemptionFacts, preemption_choice, preemption_costs_ms
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan

@@ -1,4 +1,9 @@
-"""The price of a token by phase from first principles, and the assumption that moves it most."""
+"""The price of a token by phase from first principles, and the assumption that moves it most.
+
+a resource token = ms of a prompt token of the reference prompt, alone on the device
+weights: prompt 1; cached = what a cached half adds to computing the other half; output = step / batch
+price = resource token x GPU price / utilisation x (1 + margin) x weight
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

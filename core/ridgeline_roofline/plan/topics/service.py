@@ -1,4 +1,9 @@
-"""A whole service from its arrivals: tokens a second by phase, replicas, the ceiling, and dollars."""
+"""A whole service from its arrivals: tokens a second by phase, replicas, the ceiling, and dollars.
+
+tokens/s = rate x tokens, prompt and output apart; what is cached is not computed
+replicas = ceil(rate x peak / (requests/s of a replica within its targets x utilisation))
+cost = replicas x GPUs of one x price
+"""
 
 from math import ceil
 

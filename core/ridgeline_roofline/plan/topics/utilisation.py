@@ -1,4 +1,10 @@
-"""How busy a pool may be for a p99 wait: M/G/1 and M/G/c, and where an LLM engine is no textbook queue."""
+"""How busy a pool may be for a p99 wait: M/G/1 and M/G/c, and where an LLM engine is no textbook queue.
+
+M/G/1 mean wait   rho s (1 + scv) / (2 (1 - rho))
+M/G/c mean wait   C(c, rho) s / (c (1 - rho)) x (1 + scv) / 2,  C by Erlang
+p-th wait         mean wait / P(wait) x ln(P(wait) / (1 - p))
+ceiling           the largest rho whose p-th wait is what the target leaves
+"""
 
 from ridgeline_contracts.errors import SettingsError
 
