@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ridgeline_cli.__main__ import app, read_context
+from ridgeline_cli.__main__ import build_app, read_context
 from ridgeline_cli.context import CliContext
 from ridgeline_contracts.clock import VirtualClock
 from ridgeline_contracts.errors import SettingsError
@@ -28,7 +28,7 @@ def gguf_path(tmp_path: Path) -> Path:
 
 
 def run(context: CliContext, *arguments: str) -> Result:
-    found = CliRunner().invoke(app, ["model", *arguments], obj=context, catch_exceptions=False)
+    found = CliRunner().invoke(build_app(), ["model", *arguments], obj=context, catch_exceptions=False)
     assert found.exit_code == 0
     return found
 
