@@ -58,7 +58,8 @@ def page(topic: Topic) -> str:
     if topic.extras:
         own = "".join(f"| `{extra.name}` | `{extra.default}` | {extra.help} |\n" for extra in topic.extras)
         parts.append(
-            f"Inputs of its own, by `--set NAME=VALUE`:\n\n| name | default | what it is |\n|---|---|---|\n{own}".rstrip()
+            "Inputs of its own, by `--set NAME=VALUE`:\n\n"
+            f"| name | default | what it is |\n|---|---|---|\n{own}".rstrip()
         )
     parts.append("## Where it breaks\n\n" + "\n".join(f"- {line}." for line in plan.breaks_when))
     return "\n\n".join(parts) + "\n"
