@@ -61,7 +61,19 @@ def torch_ops(_device: torch.device, _weights: object, **_settings: object) -> O
     return TorchOps(torch.float32)
 
 
-OPERATORS = [pytest.param(loading.choose_ops, id="native"), pytest.param(torch_ops, id="torch")]
+def use_torch_operators(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loading, "choose_ops", torch_ops)
+
+
+def use_native_operators_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loading, "record_decoder", lambda *_parts, **_more: None)
+
+
+WAYS = [
+    pytest.param(lambda _patch: None, id="native-in-one-call"),
+    pytest.param(use_native_operators_one_by_one, id="native-one-by-one"),
+    pytest.param(use_torch_operators, id="torch"),
+]
 
 
 def load(folder: Path, settings: TorchSettings) -> LoadedModel:
@@ -107,16 +119,16 @@ def run_in_pieces(
     return [torch.cat(parts) for parts in logits]
 
 
-@pytest.mark.parametrize("operators", OPERATORS)
+@pytest.mark.parametrize("choose_way", WAYS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_transformers_however_the_prompts_are_cut(
     make_folder: Callable[..., Path],
     kernel_cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     family: dict[str, Any],
-    operators: Callable[..., Ops],
+    choose_way: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    monkeypatch.setattr(loading, "choose_ops", operators)
+    choose_way(monkeypatch)
     folder = make_folder(**family)
     choices = random.Random(5)
     prompts = [[choices.randrange(3, 512) for _ in range(length)] for length in LENGTHS]

@@ -247,9 +247,9 @@ class TestMisuse:
         with pytest.raises(Unsupported, match="verifies no drafts"):
             driver.run(replace(plan, rows=(replace(plan.rows[0], logits=3, draft_tokens=2),)))
 
-    def test_swap_copies_are_refused(self, executor: TorchExecutor) -> None:
+    def test_a_swap_to_a_pool_that_is_not_there_is_refused(self, executor: TorchExecutor) -> None:
         copy = BlockCopy(CopyKind.SWAP_OUT, GroupId(0), BlockId(0), BlockId(1))
-        with pytest.raises(Unsupported, match="no swap space"):
+        with pytest.raises(InvariantError, match="swap_out names block 1 of group 0, which has 0 there"):
             ExecutorDriver(executor).run(StepPlan(LaunchId(0), (), copies=(copy,)))
 
 
@@ -259,7 +259,7 @@ def test_a_failed_step_is_a_device_fault_and_nothing_runs_after_it(
     def fail(*_arguments: object, **_options: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("ridgeline_kernels.cpu.CpuOps.paged_attention", fail)
+    monkeypatch.setattr("ridgeline_kernels.cpu.program.DecoderProgram.run", fail)
     driver = ExecutorDriver(executor)
     driver.admit(0, (5, 6))
     with pytest.raises(DeviceFault, match=r"step 0 failed on cpu: CUDA error") as caught:

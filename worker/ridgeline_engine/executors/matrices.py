@@ -19,10 +19,42 @@ class Partition(StrEnum):
 class WeightFormat(StrEnum):
     BF16 = "bf16"
     FP32 = "fp32"
+    INT8 = "int8"
+    INT4 = "int4"
 
     @property
-    def bytes_per_weight(self) -> int:
-        return {"bf16": 2, "fp32": 4}[self.value]
+    def is_quantised(self) -> bool:
+        return self in _GROUPS
+
+    @property
+    def group(self) -> int:
+        """Input features that share a scale; of int8 and int4."""
+        return _GROUPS[self]
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """In a matrix; with the scales and offsets of int8 and int4."""
+        if self.is_quantised:
+            return _BITS[self] / 8 + _GROUP_BYTES[self] / self.group
+        return _BITS[self] / 8
+
+    @property
+    def of_head(self) -> "WeightFormat":
+        """Of the output matrix: it decides between near tokens, and with 4 bits would cost more text than time."""
+        return WeightFormat.INT8 if self is WeightFormat.INT4 else self
+
+
+_BITS: Mapping[WeightFormat, int] = {
+    WeightFormat.BF16: 16,
+    WeightFormat.FP32: 32,
+    WeightFormat.INT8: 8,
+    WeightFormat.INT4: 4,
+}
+_GROUPS: Mapping[WeightFormat, int] = {WeightFormat.INT8: 64, WeightFormat.INT4: 32}
+_GROUP_BYTES: Mapping[WeightFormat, int] = {WeightFormat.INT8: 2, WeightFormat.INT4: 4}
+"""A scale in bf16, with int4 an offset too."""
+_PANEL_OUTPUTS = 16
+"""Matrices of int8 and int4 are held in whole panels of outputs and whole groups of inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +71,14 @@ class MatrixPlan:
     @property
     def weights(self) -> int:
         return sum(self.outputs) * (self.inputs + (1 if self.bias else 0))
+
+    def held_bytes(self, held: WeightFormat) -> int:
+        """In memory, in this format."""
+        if not held.is_quantised:
+            return int(self.weights * held.bytes_per_weight)
+        outputs = _whole(sum(self.outputs), _PANEL_OUTPUTS)
+        matrix = int(outputs * _whole(self.inputs, held.group) * held.bytes_per_weight)
+        return matrix + (outputs * 4 if self.bias else 0)
 
 
 def layer_matrices(shape: DecoderShape, layer: int) -> Mapping[str, MatrixPlan]:
@@ -82,3 +122,7 @@ def head_matrix(shape: DecoderShape) -> MatrixPlan:
     return MatrixPlan(
         sources=(source,), outputs=(shape.vocab_tokens,), inputs=shape.hidden, partition=Partition.OUTPUT
     )
+
+
+def _whole(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

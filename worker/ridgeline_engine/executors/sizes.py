@@ -3,7 +3,7 @@ Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from ridgeline_contracts.kv import GroupId, KVDtype
 
@@ -11,6 +11,9 @@ from ridgeline_engine.executors.architectures import DecoderShape, kv_groups, re
 from ridgeline_engine.executors.matrices import MatrixPlan, WeightFormat, head_matrix, layer_matrices
 
 _FP32_BYTES = 4
+_PIECE_WEIGHTS = 1 << 22
+_PIECE_BYTES_PER_WEIGHT = 24
+"""Copies in fp32 of the piece that is quantised at a time, with its errors and codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,31 @@ class SizeEstimate:
         )
 
 
-def weight_format(shape: DecoderShape, setting: Literal["auto", "bf16", "fp32"]) -> WeightFormat:
-    """auto: as the checkpoint is, with float16 taken as bf16."""
-    if setting == "auto":
+DtypeSetting: TypeAlias = Literal["auto", "bf16", "fp32"]
+WeightsSetting: TypeAlias = Literal["auto", "int8", "int4"]
+
+
+def full_format(shape: DecoderShape, dtype: DtypeSetting) -> WeightFormat:
+    """Of what is not quantised, KV among it. auto: as the checkpoint is, with float16 taken as bf16."""
+    if dtype == "auto":
         return WeightFormat.FP32 if shape.checkpoint_dtype == "float32" else WeightFormat.BF16
-    return WeightFormat(setting)
+    return WeightFormat(dtype)
+
+
+def kv_dtype(shape: DecoderShape, dtype: DtypeSetting) -> KVDtype:
+    return KVDtype(full_format(shape, dtype).value)
+
+
+def weight_format(shape: DecoderShape, dtype: DtypeSetting, weights: WeightsSetting = "auto") -> WeightFormat:
+    """Of the matrices. `weights` auto: as `dtype` says."""
+    return full_format(shape, dtype) if weights == "auto" else WeightFormat(weights)
 
 
 def estimate(
     config: Mapping[str, Any],
     *,
-    dtype: Literal["auto", "bf16", "fp32"],
+    dtype: DtypeSetting,
+    weights: WeightsSetting = "auto",
     block_tokens: int,
     max_batch: int,
     max_step_tokens: int,
@@ -55,30 +72,39 @@ def estimate(
 ) -> SizeEstimate:
     """From a parsed config.json. Raises as `read_shape` does."""
     shape = read_shape(config)
-    chosen = weight_format(shape, dtype)
+    chosen = weight_format(shape, dtype, weights)
     matrices = [plan for layer in range(shape.layers) for plan in layer_matrices(shape, layer).values()]
-    matrices.append(head_matrix(shape))
-    groups = kv_groups(shape, block_tokens=block_tokens, dtype=KVDtype(chosen.value))
+    held = [plan.held_bytes(chosen) for plan in matrices]
+    head = head_matrix(shape)
+    held.append(head.held_bytes(chosen.of_head))
+    groups = kv_groups(shape, block_tokens=block_tokens, dtype=kv_dtype(shape, dtype))
+    rest = _unquantised_bytes(shape, full_format(shape, dtype), max_context_tokens or shape.context_tokens)
+    largest = max([*matrices, head], key=lambda plan: plan.weights)
     return SizeEstimate(
-        weight_bytes=_weight_bytes(shape, matrices, chosen, max_context_tokens or shape.context_tokens),
-        second_form_bytes=sum(plan.weights for plan in matrices) * 2 if chosen is WeightFormat.BF16 else 0,
-        loading_bytes=max(plan.weights for plan in matrices) * chosen.bytes_per_weight,
+        weight_bytes=sum(held) + rest,
+        second_form_bytes=sum(held) if chosen is WeightFormat.BF16 else 0,
+        loading_bytes=_loading_bytes(largest, full_format(shape, dtype), chosen),
         activation_bytes=_activation_bytes(shape, max_batch=max_batch, max_step_tokens=max_step_tokens),
         kv_block_bytes={group.group: group.block_bytes for group in groups},
     )
 
 
-def _weight_bytes(
-    shape: DecoderShape, matrices: list[MatrixPlan], chosen: WeightFormat, context_tokens: int
-) -> int:
-    weights = sum(plan.weights for plan in matrices)
-    if not shape.tied_embeddings:
-        weights += shape.vocab_tokens * shape.hidden
+def _unquantised_bytes(shape: DecoderShape, full: WeightFormat, context_tokens: int) -> int:
+    """Norms and rotations in fp32, and an embedding that is not the output matrix too."""
+    table = 0 if shape.tied_embeddings else shape.vocab_tokens * shape.hidden
     norms = (
         shape.layers * (2 * shape.hidden + (2 * shape.head_dim if shape.query_key_norm else 0)) + shape.hidden
     )
     rotations = context_tokens * shape.head_dim
-    return weights * chosen.bytes_per_weight + (norms + rotations) * _FP32_BYTES
+    return int(table * full.bytes_per_weight) + (norms + rotations) * _FP32_BYTES
+
+
+def _loading_bytes(largest: MatrixPlan, full: WeightFormat, chosen: WeightFormat) -> int:
+    """The matrix as it is stacked, and what a piece of it takes while it is quantised."""
+    stacked = int(largest.weights * full.bytes_per_weight)
+    if not chosen.is_quantised:
+        return stacked
+    return stacked + min(largest.weights, _PIECE_WEIGHTS) * _PIECE_BYTES_PER_WEIGHT
 
 
 def _activation_bytes(shape: DecoderShape, *, max_batch: int, max_step_tokens: int) -> int:

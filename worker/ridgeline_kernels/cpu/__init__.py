@@ -7,5 +7,6 @@ fp32; activations are fp32 throughout.
 from ridgeline_kernels.cpu.big_pages import BigPages
 from ridgeline_kernels.cpu.linear import PackedLinear
 from ridgeline_kernels.cpu.ops import CpuOps, load_cpu_ops
+from ridgeline_kernels.cpu.quantised import QuantFormat, RoundingError
 
-__all__ = ["BigPages", "CpuOps", "PackedLinear", "load_cpu_ops"]
+__all__ = ["BigPages", "CpuOps", "PackedLinear", "QuantFormat", "RoundingError", "load_cpu_ops"]

@@ -16,6 +16,8 @@ from ridgeline_kernels.cpu.choice import ChoiceFile, choose_forms, measure
 from ridgeline_kernels.cpu.forms import LinearForm, NativeForm, OneDnnForm, TorchForm
 from ridgeline_kernels.cpu.linear import ROW_BUCKETS, PackedLinear
 from ridgeline_kernels.cpu.native import NativeLibrary
+from ridgeline_kernels.cpu.quant_forms import NativeQuantForm, TorchQuantForm
+from ridgeline_kernels.cpu.quantised import QuantFormat, RoundingError
 
 FormName = Literal["auto", "native", "onednn", "torch", "torch-fp32"]
 ONEDNN_ROWS_HINT = 32
@@ -59,6 +61,21 @@ class LinearChooser:
         made = {name: makers[name]() for name in set(names.values())}
         forms = {rows: made[name] for rows, name in names.items()}
         return PackedLinear(forms, in_features=features, out_features=out)
+
+    def pack_quantised(
+        self, weight: Tensor, bias: Tensor | None, quant: QuantFormat
+    ) -> tuple[PackedLinear, RoundingError]:
+        """See CpuOps.pack_quantised."""
+        form: NativeQuantForm | TorchQuantForm
+        if self._library is None:
+            form = TorchQuantForm(weight, bias, quant)
+        else:
+            form = NativeQuantForm(
+                self._library, weight, bias, quant, threads=self._threads, memory=self._memory
+            )
+        out, features = weight.shape
+        forms = dict.fromkeys(ROW_BUCKETS, form)
+        return PackedLinear(forms, in_features=features, out_features=out), form.error
 
     def _makers(self, weight: Tensor, bias: Tensor | None) -> dict[str, Callable[[], LinearForm]]:
         makers: dict[str, Callable[[], LinearForm]] = {}

@@ -1,6 +1,7 @@
 """The ways to hold a weight and multiply by it. Each keeps exactly one copy of the weight."""
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import torch
 from ridgeline_contracts.errors import InvariantError, OutOfMemory
@@ -9,7 +10,10 @@ from torch.nn import functional
 
 from ridgeline_kernels.cpu import packing
 from ridgeline_kernels.cpu.big_pages import BigPages
-from ridgeline_kernels.cpu.native import NativeLibrary
+from ridgeline_kernels.cpu.native import Function, NativeLibrary
+
+FORMAT_CODES: Final = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
+"""Of the C kernel's formats."""
 
 
 class LinearForm(Protocol):
@@ -27,6 +31,41 @@ class LinearForm(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LinearCall:
+    """A packed weight as `rl_linear` takes it. Whoever holds one keeps the tensors behind the addresses alive."""
+
+    weight_at: int
+    bias_at: int | None
+    features: int
+    depth: int
+    """Input features as packed: filled up to whole pairs or groups."""
+    out: int
+    format: int
+    group: int = 0
+
+    def run(self, linear: Function, x: Tensor, out: Tensor, *, threads: int) -> None:
+        fault = linear(
+            x.data_ptr(),
+            x.stride(0),
+            self.weight_at,
+            self.bias_at,
+            out.data_ptr(),
+            out.stride(0),
+            x.shape[0],
+            self.features,
+            self.depth,
+            self.out,
+            self.format,
+            self.group,
+            threads,
+        )
+        if fault:
+            raise OutOfMemory(
+                f"no memory for the scratch copy of activations {tuple(x.shape)}; lower the chunk size"
+            )
+
+
 class NativeForm:
     """The C kernel on panels of the weight in its own dtype. Activations stay fp32, but are rounded to bf16 against
     bf16 weights where the CPU has bf16 dot products.
@@ -40,35 +79,23 @@ class NativeForm:
         self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, threads: int, memory: BigPages
     ) -> None:
         self._linear = library.linear
-        self._out, self._features = weight.shape
+        out, self._features = weight.shape
         self._packed = packing.pack(weight, memory)
-        self._bias = None if bias is None else packing.pad_bias(bias, self._out)
-        self._is_bf16 = int(weight.dtype == torch.bfloat16)
-        self._depth = self._features + (self._features % 2 if self._is_bf16 else 0)
+        self._bias = None if bias is None else packing.pad_bias(bias, out)
         self._threads = threads
-        self._weight_at = self._packed.data_ptr()
-        self._bias_at = None if self._bias is None else self._bias.data_ptr()
         self.weight_bytes = self._packed.nbytes
+        is_bf16 = weight.dtype == torch.bfloat16
+        self.call = LinearCall(
+            weight_at=self._packed.data_ptr(),
+            bias_at=None if self._bias is None else self._bias.data_ptr(),
+            features=self._features,
+            depth=self._features + (self._features % 2 if is_bf16 else 0),
+            out=out,
+            format=FORMAT_CODES["bf16" if is_bf16 else "fp32"],
+        )
 
     def apply(self, x: Tensor, out: Tensor) -> None:
-        fault = self._linear(
-            x.data_ptr(),
-            x.stride(0),
-            self._weight_at,
-            self._bias_at,
-            out.data_ptr(),
-            out.stride(0),
-            x.shape[0],
-            self._features,
-            self._depth,
-            self._out,
-            self._is_bf16,
-            self._threads,
-        )
-        if fault:
-            raise OutOfMemory(
-                f"no memory for the scratch copy of activations {tuple(x.shape)}; lower the chunk size"
-            )
+        self.call.run(self._linear, x, out, threads=self._threads)
 
     def weight_rows(self, ids: Tensor) -> Tensor:
         return packing.unpack_rows(self._packed, ids, self._features).float()

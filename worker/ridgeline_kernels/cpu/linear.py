@@ -6,7 +6,8 @@ import torch
 from ridgeline_contracts.errors import InvariantError
 from torch import Tensor
 
-from ridgeline_kernels.cpu.forms import LinearForm
+from ridgeline_kernels.cpu.forms import LinearCall, LinearForm, NativeForm
+from ridgeline_kernels.cpu.quant_forms import NativeQuantForm
 
 ROW_BUCKETS = (1, 4, 8, 32, 128)
 """Numbers of rows at which forms are compared; a call takes the last bucket that is not above its rows."""
@@ -36,6 +37,14 @@ class PackedLinear:
         """The form of each of ROW_BUCKETS."""
         forms = (self._small, self._four, self._eight, self._thirty_two, self._large)
         return tuple(form.name for form in forms)
+
+    @property
+    def native_call(self) -> LinearCall | None:
+        """How the C library takes the weight, where one native form serves every number of rows."""
+        form = self._forms[0]
+        if len(self._forms) == 1 and isinstance(form, NativeForm | NativeQuantForm):
+            return form.call
+        return None
 
     def _form(self, rows: int) -> LinearForm:
         if rows < 8:

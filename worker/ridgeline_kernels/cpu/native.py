@@ -15,11 +15,12 @@ _KINDS: dict[str, Any] = {
 
 _ARGUMENTS = {
     "rounds_activations": "",
-    "linear": "plppplllllii",
+    "linear": "plppplllllili",
     "rms_norm": "plpfplplli",
     "silu_mul": "plplli",
     "rope_store": "plpplpillplllli",
-    "paged_attention": "plpillplpplllllflpli",
+    "paged_attention": "plpillplpplllllflplii",
+    "step": "pp",
 }
 """By function: the kind of each argument; all return an int, mostly a fault code."""
 
@@ -37,6 +38,7 @@ class NativeLibrary:
     silu_mul: Function
     rope_store: Function
     paged_attention: Function
+    step: Function
 
 
 def load_library(path: Path) -> NativeLibrary:

@@ -22,9 +22,10 @@ from ridgeline_kernels.cpu.checks import (
 from ridgeline_kernels.cpu.chooser import FormName, LinearChooser
 from ridgeline_kernels.cpu.linear import PackedLinear
 from ridgeline_kernels.cpu.native import NativeLibrary, load_library
+from ridgeline_kernels.cpu.program import HEAD_MULTIPLE, DecoderProgram, RecordedModel, can_record
+from ridgeline_kernels.cpu.quantised import QuantFormat, RoundingError
 
 COMPILERS = ("cc", "gcc", "clang")
-NATIVE_HEAD_MULTIPLE = 16
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,26 @@ class CpuOps:
                 f"a linear weight is fp32 or bf16 [out, in], not {weight.dtype} {weight.shape}"
             )
         return self._choices.pack(weight, bias, form=form)
+
+    def pack_quantised(
+        self, weight: Tensor, quant: QuantFormat, *, bias: Tensor | None = None
+    ) -> tuple[PackedLinear, RoundingError]:
+        """Packs weight [out, in], fp32 or bf16, as codes of 8 or 4 bits: (the matrix, what rounding cost it).
+
+        The weight itself is not kept. With the library activations are rounded to 16 bits of the largest in their
+        group of input features; without it they stay fp32.
+        """
+        if weight.dim() != 2 or weight.dtype not in (torch.float32, torch.bfloat16):
+            raise InvariantError(
+                f"a linear weight is fp32 or bf16 [out, in], not {weight.dtype} {weight.shape}"
+            )
+        return self._choices.pack_quantised(weight, bias, quant)
+
+    def record(self, model: RecordedModel) -> DecoderProgram | None:
+        """The decoder as one native call; None where it cannot be one."""
+        if self._library is None or not can_record(model):
+            return None
+        return DecoderProgram(self._library, model, threads=self.threads)
 
     def rms_norm(
         self,
@@ -207,6 +228,7 @@ class CpuOps:
         *,
         scale: float,
         window: int | None = None,
+        invariant: bool = False,
         out: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of a batch of sequences over the paged cache, prefill chunks and decode rows mixed.
@@ -214,8 +236,9 @@ class CpuOps:
         q [rows, query_heads, head_dim], rows may be strided; kv_layer as in `rope_store`; block_tables int32
         [seqs, max_blocks]; query_start int32 [seqs + 1], from 0 to rows; context_lens int32 [seqs], tokens in the
         cache including these queries. Query i of n with context c sees keys j <= c - n + i, and with a window only
-        j > c - n + i - window. Returns [rows, query_heads, head_dim]. Raises InvariantError for lengths that do
-        not fit together or a block outside the cache.
+        j > c - n + i - window. `invariant`: with the library a row's bits do not depend on how many queries of its
+        sequence are in the batch; long prompts are slower so. Returns [rows, query_heads, head_dim]. Raises
+        InvariantError for lengths that do not fit together or a block outside the cache.
         """
         rows, query_heads, head_dim = q.shape
         kv_heads = kv_layer.shape[1]
@@ -233,7 +256,7 @@ class CpuOps:
         check_dense("query_start", query_start, (seqs + 1,), torch.int32)
         check_dense("context_lens", context_lens, (seqs,), torch.int32)
         out = output(out, (rows, query_heads, head_dim))
-        if self._library is None or head_dim % NATIVE_HEAD_MULTIPLE:
+        if self._library is None or head_dim % HEAD_MULTIPLE:
             check_batch(
                 block_tables, query_start, context_lens, rows=rows, blocks=blocks, block_tokens=block_tokens
             )
@@ -262,6 +285,7 @@ class CpuOps:
             window or 0,
             out.data_ptr(),
             query_heads * head_dim,
+            invariant,
             self.threads,
         )
         if fault == 2:

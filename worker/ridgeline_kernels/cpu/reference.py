@@ -7,10 +7,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ridgeline_kernels.cpu.quantised import Quantised
+
+LARGEST_CODE = 32767.0
+LEAST_ACTIVATION = 1e-30
+"""A group of activations that are all below counts as zeros."""
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [rows, in] @ weight [out, in]^T + bias [out], in fp32 whatever the weight's dtype."""
     return functional.linear(x, weight.float(), bias)
+
+
+def quantised_linear(x: Tensor, held: Quantised, bias: Tensor | None, *, rounds: bool) -> Tensor:
+    """x [rows, in] fp32 times the weight that codes stand for, plus bias [out]: fp32, from sums in fp64.
+
+    `rounds`: with activations rounded to 16 bits of the largest in their group, as the C kernel does.
+    """
+    if rounds:
+        x = _rounded_to_16_bits(x, held.codes.shape[2])
+    wide = None if bias is None else bias.double()
+    return functional.linear(x.double(), held.weight().double(), wide).float()
+
+
+def _rounded_to_16_bits(x: Tensor, group: int) -> Tensor:
+    features = x.shape[1]
+    grouped = functional.pad(x, (0, -features % group)).view(len(x), -1, group)
+    largest = grouped.abs().amax(dim=-1, keepdim=True)
+    inverse = torch.where(largest > LEAST_ACTIVATION, LARGEST_CODE / largest, 0.0)
+    # In double, as a fused multiply-add sees the product.
+    rounded = (grouped.double() * inverse).round() * (largest / LARGEST_CODE)
+    return rounded.flatten(1)[:, :features]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None) -> Tensor:

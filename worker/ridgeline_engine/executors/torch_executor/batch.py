@@ -9,8 +9,7 @@ import torch
 from ridgeline_contracts.errors import InvariantError
 from torch import Tensor
 
-from ridgeline_engine.executors.torch_executor.decoder import DecoderBatch
-from ridgeline_engine.executors.torch_executor.ops import GroupBatch
+from ridgeline_engine.executors.torch_executor.ops import DecoderBatch, GroupBatch
 from ridgeline_engine.executors.torch_executor.slots import SlotTable
 from ridgeline_engine.seam import InputToken, LaunchId, RowPlan, TokenRef
 

@@ -1,29 +1,15 @@
 """The forward pass: one flattened batch of decode rows and prompt chunks through all layers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ridgeline_engine.executors.architectures import DecoderShape
-from ridgeline_engine.executors.torch_executor.ops import GroupBatch, Ops
+from ridgeline_engine.executors.torch_executor.ops import DecoderBatch, GroupBatch, Ops
+from ridgeline_engine.executors.torch_executor.recorded import RecordedDecoder
 from ridgeline_engine.executors.torch_executor.weights import DecoderWeights, LayerWeights
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderBatch:
-    """T tokens of R sequences, on the device."""
-
-    ids: Tensor
-    """int64 [T]."""
-    positions: Tensor
-    """int32 [T]."""
-    groups: Sequence[GroupBatch]
-    """By KV group."""
-    logit_rows: Tensor
-    """int64 [L]: tokens whose logits are wanted."""
 
 
 class Decoder:
@@ -38,22 +24,31 @@ class Decoder:
         kv_layers: Sequence[Tensor],
         group_of_layer: Sequence[int],
         cos_sin: Tensor,
+        recorded: RecordedDecoder | None = None,
     ) -> None:
+        """`recorded` computes the same in one call a step; operators one by one are the way without it."""
         self._shape = shape
         self._weights = weights
         self._ops = ops
         self._kv_layers = kv_layers
         self._group_of_layer = group_of_layer
         self._cos_sin = cos_sin
+        self._recorded = recorded
         self._scale = shape.head_dim**-0.5
+
+    @property
+    def weights(self) -> DecoderWeights:
+        return self._weights
 
     @torch.inference_mode()
     def forward(self, batch: DecoderBatch, *, on_layer: Callable[[int], None] | None = None) -> Tensor:
         """Logits of the wanted tokens, fp32 [L, vocab]; the next call may overwrite them.
 
-        `on_layer` is called with a layer's index once its keys and values are handed to the device.
+        `on_layer` is called with a layer's index some time after its keys and values are handed to the device.
         """
         ops, weights = self._ops, self._weights
+        if self._recorded is not None:
+            return self._recorded.forward(weights.embed(batch.ids), batch, on_layer=on_layer)
         plans = [ops.plan_attention(group) for group in batch.groups]
         residual = weights.embed(batch.ids)
         change: Tensor | None = None

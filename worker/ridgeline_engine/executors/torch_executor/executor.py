@@ -96,6 +96,11 @@ class TorchExecutor:
     def kv_blocks(self) -> Mapping[GroupId, int]:
         return {group.group: self._settings.kv_blocks for group in self._kv_groups}
 
+    @property
+    def host_blocks(self) -> Mapping[GroupId, int]:
+        """Blocks that the pool for swapped sequences holds, by group."""
+        return {group.group: self._settings.host_blocks for group in self._kv_groups}
+
     def launch(self, plan: StepPlan) -> LaunchId:
         """Queues a step. Raises InvariantError for a third open launch, the earlier fault after one."""
         if self._failure is not None:

@@ -32,6 +32,10 @@ class Linear:
         self.weight_format = weight_format
         self.adapter = adapter
 
+    @property
+    def matrix(self) -> PackedMatrix:
+        return self._matrix
+
     def __call__(self, x: Tensor) -> Tensor:
         y = self._matrix(x)
         if self.adapter is not None:

@@ -1,27 +1,33 @@
 """From a model folder to a decoder that is ready to run."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import SettingsError
-from ridgeline_contracts.kv import KVDtype, KVGroup
+from ridgeline_contracts.kv import KVGroup
 from ridgeline_contracts.model_folder import ModelFolder
+from ridgeline_kernels.cpu.program import HEAD_MULTIPLE
+from torch import Tensor
 
 from ridgeline_engine.executors.architectures import DecoderShape, kv_groups, read_shape
 from ridgeline_engine.executors.matrices import WeightFormat
 from ridgeline_engine.executors.rope import cos_sin_table
-from ridgeline_engine.executors.sizes import weight_format
+from ridgeline_engine.executors.sizes import full_format, kv_dtype, weight_format
 from ridgeline_engine.executors.torch_executor.checkpoint import Checkpoint
 from ridgeline_engine.executors.torch_executor.decoder import Decoder
 from ridgeline_engine.executors.torch_executor.kv_memory import KVMemory
 from ridgeline_engine.executors.torch_executor.native_ops import NativeOps
 from ridgeline_engine.executors.torch_executor.ops import Ops
+from ridgeline_engine.executors.torch_executor.recorded import record_decoder
 from ridgeline_engine.executors.torch_executor.settings import TorchSettings
 from ridgeline_engine.executors.torch_executor.torch_ops import TorchOps
-from ridgeline_engine.executors.torch_executor.weights import WeightLoader
+from ridgeline_engine.executors.torch_executor.weights import DecoderWeights, WeightLoader
 from ridgeline_engine.seam import KVAllocator
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +56,68 @@ def load_model(
     it. Raises Unsupported, SettingsError and OutOfMemory, each naming its cause.
     """
     shape = read_shape(folder.config)
-    chosen = weight_format(shape, settings.dtype)
+    chosen = weight_format(shape, settings.dtype, settings.weights)
     device = choose_device(settings.device)
     if device.type == "cpu":
         torch.set_num_threads(settings.threads)
     context = _context_tokens(shape, settings.max_context_tokens)
-    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=KVDtype(chosen.value))
+    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=kv_dtype(shape, settings.dtype))
     ops = choose_ops(device, chosen, settings=settings, clock=clock)
-    if settings.deterministic and not ops.row_invariant:
-        raise SettingsError(
-            f"deterministic results need the native CPU kernels, but {device} runs plain torch operators: "
-            "install a C compiler and use device=cpu, or drop deterministic",
-            param="deterministic",
-        )
-    kv = KVMemory(groups, blocks=settings.kv_blocks, allocator=allocator, device=device)
+    if settings.deterministic:
+        _check_invariant(ops, shape, device)
+    kv = KVMemory(
+        groups,
+        blocks=settings.kv_blocks,
+        allocator=allocator,
+        device=device,
+        host_blocks=settings.host_blocks,
+    )
     with Checkpoint(folder.weight_paths) as checkpoint:
-        loader = WeightLoader(checkpoint, shape, ops=ops, weight_format=chosen, device=device)
+        loader = WeightLoader(
+            checkpoint,
+            shape,
+            ops=ops,
+            weight_format=chosen,
+            full_format=full_format(shape, settings.dtype),
+            device=device,
+        )
         weights = loader.load(on_layer=on_layer)
+    if isinstance(ops, NativeOps):
+        for held, error in ops.rounding.items():
+            _log.info("weights.rounded format=%s error_ratio=%.4f", held, error.ratio)
     table = cos_sin_table(shape.rope, head_dim=shape.head_dim, context_tokens=context)
-    decoder = Decoder(
+    parts = _Parts(kv.layers, _group_of_layer(shape, groups), torch.from_numpy(table).to(device))
+    decoder = _decoder(shape, weights, ops, parts)
+    return LoadedModel(shape, chosen, device, ops, decoder, kv, groups, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a decoder runs over besides its weights."""
+
+    kv_layers: list[Tensor]
+    group_of_layer: list[int]
+    cos_sin: Tensor
+
+
+def _decoder(shape: DecoderShape, weights: DecoderWeights, ops: Ops, parts: _Parts) -> Decoder:
+    recorded = record_decoder(
+        ops,
+        shape,
+        weights,
+        kv_layers=parts.kv_layers,
+        group_of_layer=parts.group_of_layer,
+        cos_sin=parts.cos_sin,
+    )
+    return Decoder(
         shape,
         weights,
         ops=ops,
-        kv_layers=kv.layers,
-        group_of_layer=_group_of_layer(shape, groups),
-        cos_sin=torch.from_numpy(table).to(device),
+        kv_layers=parts.kv_layers,
+        group_of_layer=parts.group_of_layer,
+        cos_sin=parts.cos_sin,
+        recorded=recorded,
     )
-    return LoadedModel(shape, chosen, device, ops, decoder, kv, groups, context)
 
 
 def choose_device(setting: str) -> torch.device:
@@ -107,7 +148,23 @@ def choose_ops(device: torch.device, weights: WeightFormat, *, settings: TorchSe
             weights=weights,
             deterministic=settings.deterministic,
         )
-    return TorchOps(torch.bfloat16 if weights is WeightFormat.BF16 else torch.float32)
+    return TorchOps(torch.float32 if weights is WeightFormat.FP32 else torch.bfloat16)
+
+
+def _check_invariant(ops: Ops, shape: DecoderShape, device: torch.device) -> None:
+    """Raises SettingsError where rows would depend on each other."""
+    if not ops.row_invariant:
+        raise SettingsError(
+            f"deterministic results need the native CPU kernels, but {device} runs plain torch operators: "
+            "install a C compiler and use device=cpu, or drop deterministic",
+            param="deterministic",
+        )
+    if shape.head_dim % HEAD_MULTIPLE:
+        raise SettingsError(
+            f"deterministic results need heads of a multiple of {HEAD_MULTIPLE} features, but the model has "
+            f"head_dim={shape.head_dim}: drop deterministic",
+            param="deterministic",
+        )
 
 
 def _context_tokens(shape: DecoderShape, wanted: int | None) -> int:

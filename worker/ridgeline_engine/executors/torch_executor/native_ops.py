@@ -1,25 +1,31 @@
 """The CPU kernels behind the executor's operators. Activations are fp32, whatever the weights are."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import torch.nn.functional as F
 from ridgeline_contracts.clock import Clock
-from ridgeline_kernels.cpu import PackedLinear, load_cpu_ops
+from ridgeline_kernels.cpu import PackedLinear, QuantFormat, RoundingError, load_cpu_ops
+from ridgeline_kernels.cpu.program import DecoderProgram, RecordedModel
 from torch import Tensor
 
 from ridgeline_engine.executors.matrices import WeightFormat
 from ridgeline_engine.executors.torch_executor.ops import GroupBatch, PackedMatrix, RowLookup
 from ridgeline_engine.executors.torch_executor.row_buffers import RowBuffers
 
+_QUANT_FORMATS: Mapping[WeightFormat, QuantFormat] = {
+    WeightFormat.INT8: QuantFormat(bits=8, group=WeightFormat.INT8.group),
+    WeightFormat.INT4: QuantFormat(bits=4, group=WeightFormat.INT4.group),
+}
 _Plan: TypeAlias = tuple[Tensor, Tensor, Tensor, int | None]
 
 
 class NativeOps:
     """See `Ops`; the work is `CpuOps`'s, which falls back to torch where no compiler is at hand.
 
-    With `deterministic`, matrices are held in the form whose rows do not depend on each other, though another
-    may be faster here.
+    With `deterministic`, matrices are held in the form whose rows do not depend on each other, and attention takes
+    one way for decode and prompts, though others may be faster here.
     """
 
     def __init__(
@@ -27,6 +33,8 @@ class NativeOps:
     ) -> None:
         self._cpu: Final = load_cpu_ops(cache_dir, threads, clock=clock)
         self._native_matrices = deterministic or weights is WeightFormat.FP32
+        self._deterministic = deterministic
+        self._rounding: dict[WeightFormat, RoundingError] = {}
         self._normed = RowBuffers()
         self._products = RowBuffers()
         self._attended = RowBuffers()
@@ -34,22 +42,36 @@ class NativeOps:
 
     @property
     def row_invariant(self) -> bool:
-        return self._cpu.native and self._native_matrices
+        return self._cpu.native and self._deterministic
 
     @property
     def description(self) -> str:
         return self._cpu.description
 
-    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None) -> PackedMatrix:
+    @property
+    def rounding(self) -> Mapping[WeightFormat, RoundingError]:
+        """What holding matrices as int8 and int4 has cost so far."""
+        return self._rounding
+
+    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None, held: WeightFormat) -> PackedMatrix:
+        if held.is_quantised:
+            quant = _QUANT_FORMATS[held]
+            packed, error = self._cpu.pack_quantised(weight, quant, bias=bias)
+            self._rounding[held] = self._rounding.get(held, RoundingError(0.0, 0.0)) + error
+            return NativeMatrix(packed, self._products)
         native = self._native_matrices and self._cpu.native
         packed = self._cpu.pack_linear(weight, bias=bias, form="native" if native else "auto")
-        return _Matrix(packed, self._products)
+        return NativeMatrix(packed, self._products)
+
+    def record(self, model: RecordedModel) -> DecoderProgram | None:
+        """The decoder as one native call, of the matrices that `pack_linear` gave; None where it cannot be."""
+        return self._cpu.record(model)
 
     def row_lookup(self, table: Tensor) -> RowLookup:
         return lambda ids: F.embedding(ids, table).float()
 
     def tied_row_lookup(self, matrix: PackedMatrix, table: Tensor) -> RowLookup:
-        packed = matrix.packed if isinstance(matrix, _Matrix) else None
+        packed = matrix.packed if isinstance(matrix, NativeMatrix) else None
         if packed is None or set(packed.form_names) == {"onednn"}:
             return self.row_lookup(table)  # oneDNN's layout is its own: it does not give rows back
         return packed.weight_rows
@@ -97,11 +119,12 @@ class NativeOps:
             context_lens,
             scale=scale,
             window=window,
+            invariant=self._deterministic,
             out=self._attended.take(*q.shape),
         )
 
 
-class _Matrix:
+class NativeMatrix:
     """A packed matrix whose products go to a buffer that all matrices share."""
 
     __slots__ = ("_products", "_width", "packed")

@@ -1,13 +1,15 @@
 """The operators that a decoder is made of. Two implementations: `native_ops` (CPU) and `torch_ops` (any
 device)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
+
+from ridgeline_engine.executors.matrices import WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,20 @@ class GroupBatch:
     host_context_lens: npt.NDArray[np.int32]
     block_tokens: int
     window_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderBatch:
+    """T tokens of R sequences, on the device."""
+
+    ids: Tensor
+    """int64 [T]."""
+    positions: Tensor
+    """int32 [T]."""
+    groups: Sequence[GroupBatch]
+    """By KV group."""
+    logit_rows: Tensor
+    """int64 [L]: tokens whose logits are wanted, ascending."""
 
 
 RowLookup: TypeAlias = Callable[[Tensor], Tensor]
@@ -47,7 +63,8 @@ class Ops(Protocol):
 
     @property
     def row_invariant(self) -> bool:
-        """Whether a row's result is bit for bit independent of the rows beside it."""
+        """Whether a row's result is bit for bit independent of the rows beside it, those of its own sequence
+        among them: of the batch, and of how a prompt was cut."""
         ...
 
     def row_lookup(self, table: Tensor) -> RowLookup:
@@ -59,8 +76,11 @@ class Ops(Protocol):
         be."""
         ...
 
-    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None) -> PackedMatrix:
-        """weight [out, in]. May keep it, or a copy in a form of its own."""
+    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None, held: WeightFormat) -> PackedMatrix:
+        """weight [out, in], bf16 or fp32, to be held as `held`. May keep it, or a copy in a form of its own.
+
+        Raises SettingsError for int8 and int4 where they are not known.
+        """
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:

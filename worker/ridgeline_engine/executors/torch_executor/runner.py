@@ -107,8 +107,7 @@ class StepRunner:
             self._sampler.admit(admit)
         for append in plan.appends:
             self._slots.append(append)
-        for copy in plan.copies:
-            self._model.kv.copy(copy)
+        self._model.kv.copy(plan.copies)
 
     def _check(self, rows: tuple[RowPlan, ...]) -> None:
         for row in rows:

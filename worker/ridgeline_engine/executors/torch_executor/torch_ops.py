@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from ridgeline_contracts.errors import SettingsError
 from torch import Tensor
 
+from ridgeline_engine.executors.matrices import WeightFormat
 from ridgeline_engine.executors.torch_executor.ops import GroupBatch, PackedMatrix, RowLookup
 
 _GATHERED_TOKENS = 65_536
@@ -54,7 +56,13 @@ class TorchOps:
     def tied_row_lookup(self, matrix: PackedMatrix, table: Tensor) -> RowLookup:
         return matrix.weight_rows if isinstance(matrix, _Matrix) else self.row_lookup(table)
 
-    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None) -> PackedMatrix:
+    def pack_linear(self, weight: Tensor, *, bias: Tensor | None = None, held: WeightFormat) -> PackedMatrix:
+        if held.is_quantised:
+            raise SettingsError(
+                f"weights={held} run on the CPU's kernels, but {weight.device} runs plain torch operators: "
+                "give weights=auto, or device=cpu",
+                param="weights",
+            )
         return _Matrix(weight.to(self._dtype), None if bias is None else bias.to(self._dtype))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:

@@ -41,7 +41,10 @@ class DecoderWeights:
 
 
 class WeightLoader:
-    """Maps a checkpoint onto matrices. At most one matrix is held twice at a time."""
+    """Maps a checkpoint onto matrices. At most one matrix is held twice at a time.
+
+    `weight_format` is that of the matrices, `full_format` that of what is never quantised.
+    """
 
     def __init__(
         self,
@@ -50,12 +53,14 @@ class WeightLoader:
         *,
         ops: Ops,
         weight_format: WeightFormat,
+        full_format: WeightFormat,
         device: torch.device,
     ) -> None:
         self._checkpoint = checkpoint
         self._shape = shape
         self._ops = ops
         self._format = weight_format
+        self._dtype = _DTYPES[full_format]
         self._device = device
 
     def load(self, *, on_layer: Callable[[int], None] | None = None) -> DecoderWeights:
@@ -80,8 +85,9 @@ class WeightLoader:
     def _head_and_embedding(self) -> tuple[Linear, RowLookup]:
         shape, plan = self._shape, head_matrix(self._shape)
         weight, _ = self._weight_and_bias(plan)
-        matrix = self._ops.pack_linear(weight)
-        head = Linear(matrix, partition=plan.partition, weight_format=self._format)
+        held = self._format.of_head
+        matrix = self._ops.pack_linear(weight, held=held)
+        head = Linear(matrix, partition=plan.partition, weight_format=held)
         if shape.tied_embeddings:
             return head, self._ops.tied_row_lookup(matrix, weight)
         table = self._stacked([("model.embed_tokens.weight", (shape.vocab_tokens, shape.hidden))])
@@ -104,7 +110,7 @@ class WeightLoader:
 
     def _linear(self, plan: MatrixPlan) -> Linear:
         weight, bias = self._weight_and_bias(plan)
-        matrix = self._ops.pack_linear(weight, bias=bias)
+        matrix = self._ops.pack_linear(weight, bias=bias, held=self._format)
         return Linear(matrix, partition=plan.partition, weight_format=self._format)
 
     def _weight_and_bias(self, plan: MatrixPlan) -> tuple[Tensor, Tensor | None]:
@@ -115,7 +121,7 @@ class WeightLoader:
         return weight, self._stacked([(f"{name}.bias", (rows,)) for name, rows in parts])
 
     def _stacked(self, named: list[tuple[str, tuple[int, ...]]]) -> Tensor:
-        dtype = _DTYPES[self._format]
+        dtype = self._dtype
         parts = [self._checkpoint.tensor(name, shape) for name, shape in named]
         if len(parts) == 1:
             # A view of the file's map will not do: the map goes with the checkpoint.

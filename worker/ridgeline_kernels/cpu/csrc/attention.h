@@ -17,6 +17,7 @@ typedef struct {
     float scale; /* with log2(e), since the softmax is in powers of two */
     int is_bf16;
     long heads_per_task; /* of a decode task: several in a row are one stream of memory */
+    const int32_t *table_of; /* [seqs], the table of each piece of a cut batch (attention.c); NULL where none is cut */
     long *first_task;  /* [seqs + 1] */
     long *first_partial; /* [seqs + 1], partial results before each sequence, per kv head */
     float *partials;   /* each: FEW_ROWS maxima, FEW_ROWS sums, FEW_ROWS x d outputs */
@@ -73,7 +74,19 @@ RL_INLINE void write_row(const row_tile *t, long r, const float *from, float sum
     for (long i = 0; i < t->job->d; i += RL_LANES) vf_store(to + i, vf_load(from + i) * inverse);
 }
 
-/* Attention of a few rows over partition `part` of their keys, directly from the cache (attention_decode.c). */
+/* Whether this sequence is a piece of a longer one. */
+RL_INLINE int is_piece(const attention_job *job, long seq) {
+    if (!job->table_of) return 0;
+    const int32_t own = job->table_of[seq];
+    return (seq > 0 && job->table_of[seq - 1] == own) || (seq + 1 < job->seqs && job->table_of[seq + 1] == own);
+}
+/* How many tasks share the keys of a sequence of few rows: pieces are many, each does its keys alone. */
+RL_INLINE long spread(const attention_job *job, long seq, long context) {
+    return is_piece(job, seq) ? 1 : partitions(context);
+}
+
+/* Attention of a few rows, directly from the cache (attention_decode.c): over partition `part` of their keys where
+ * tasks share them, else over all. */
 void attention_decode(const row_tile *t, long part);
 
 /* Attention of a tile of rows over all their keys, by panels (attention_prefill.c). */

@@ -92,7 +92,9 @@ RL_INLINE void partition_of(const row_tile *t, const int is_bf16, long k0, long 
     float q[t->rows * d], scores[t->rows * width];
     for (long r = 0; r < t->rows; r++)
         for (long i = 0; i < d; i += RL_LANES) vf_store(q + r * d + i, vf_load(row_query(t, r) + i) * job->scale);
-    const long lowest = clamp(row_begin(t, 0), k0, k1), highest = clamp(row_end(t, t->rows - 1), k0, k1);
+    /* From a whole vector on: a key keeps its place in the sums whichever row of a window comes first. */
+    const long lowest = clamp(row_begin(t, 0), k0, k1) / RL_LANES * RL_LANES;
+    const long highest = clamp(row_end(t, t->rows - 1), lowest, k1);
     for (long k = lowest, n; k < highest; k += n) {
         n = bt - k % bt < highest - k ? bt - k % bt : highest - k;
         const long at = key_at(t, k);
@@ -149,20 +151,39 @@ static void merge(const row_tile *t, const float *partial, long parts, long stri
     }
 }
 
+static void decode_part(const row_tile *t, long part, float *result) {
+    const long k0 = part * PARTITION, k1 = clamp(k0 + PARTITION, 0, t->context);
+    if (t->job->is_bf16) partition_of(t, 1, k0, k1, result, result + FEW_ROWS, result + 2 * FEW_ROWS);
+    else partition_of(t, 0, k0, k1, result, result + FEW_ROWS, result + 2 * FEW_ROWS);
+}
+
+/* All partitions by one task, and the same merge. */
+static void decode_alone(const row_tile *t, long parts, long stride) {
+    float *base = malloc((size_t)(parts * stride) * sizeof(float));
+    if (!base) {
+        atomic_store(t->job->fault, 2);
+        return;
+    }
+    for (long part = 0; part < parts; part++) decode_part(t, part, base + part * stride);
+    merge(t, base, parts, stride);
+    free(base);
+}
+
 void attention_decode(const row_tile *t, long part) {
     const attention_job *job = t->job;
     const long parts = partitions(t->context), stride = FEW_ROWS * (2 + job->d);
-    const long k0 = part * PARTITION, k1 = clamp(k0 + PARTITION, 0, t->context);
-    float own[parts == 1 ? stride : 1];
-    float *base = parts == 1 ? own
-                             : job->partials + (job->first_partial[t->seq] * job->kv_heads + t->head * parts) * stride;
-    float *result = parts == 1 ? own : base + part * stride;
-    if (job->is_bf16) partition_of(t, 1, k0, k1, result, result + FEW_ROWS, result + 2 * FEW_ROWS);
-    else partition_of(t, 0, k0, k1, result, result + FEW_ROWS, result + 2 * FEW_ROWS);
-    if (parts > 1) {
-        atomic_int *done = job->parts_done + t->seq * job->kv_heads + t->head;
-        if (atomic_fetch_add(done, 1) == parts - 1) merge(t, base, parts, stride);
+    if (parts == 1) {
+        float result[stride];
+        decode_part(t, 0, result);
+        for (long r = 0; r < t->rows; r++) write_row(t, r, result + 2 * FEW_ROWS + r * job->d, result[FEW_ROWS + r]);
         return;
     }
-    for (long r = 0; r < t->rows; r++) write_row(t, r, result + 2 * FEW_ROWS + r * job->d, result[FEW_ROWS + r]);
+    if (is_piece(job, t->seq)) {
+        decode_alone(t, parts, stride);
+        return;
+    }
+    float *base = job->partials + (job->first_partial[t->seq] * job->kv_heads + t->head * parts) * stride;
+    decode_part(t, part, base + part * stride);
+    atomic_int *done = job->parts_done + t->seq * job->kv_heads + t->head;
+    if (atomic_fetch_add(done, 1) == parts - 1) merge(t, base, parts, stride);
 }

@@ -3,15 +3,17 @@
 
 #define CHUNK 64 /* keys per step */
 
-/* Keys [k0, k0 + keys) as panels of 16 keys (d rows of 16), values as rows; the rest of the chunk is zero. */
+/* Keys [k0, k0 + keys) as panels of 16 keys (d rows of 16), values as rows; the rest of the chunk is zero, and so are
+ * keys that have left the window of all rows: their blocks may be another's by now. */
 static void load_chunk(const row_tile *t, long k0, long keys, float *key_panels, float *values) {
     const attention_job *job = t->job;
     const long d = job->d;
     const long padded = (keys + RL_PANEL - 1) / RL_PANEL * RL_PANEL;
+    const long seen_from = row_begin(t, 0) - k0;
     float wide[d];
     for (long k = 0; k < padded; k++) {
         float *column = key_panels + k / RL_PANEL * d * RL_PANEL + k % RL_PANEL;
-        if (k >= keys) {
+        if (k >= keys || k < seen_from) {
             for (long i = 0; i < d; i++) column[i * RL_PANEL] = 0.0f;
             memset(values + k * d, 0, (size_t)d * sizeof(float));
             continue;

@@ -1,5 +1,6 @@
 /* Norm, rotary embedding with the store into the paged cache, and the gated activation. */
 #include "vec.h"
+#include "operators.h"
 
 #define PARALLEL_FROM 32768 /* floats of work below which waking another thread costs more than it saves */
 

@@ -15,6 +15,8 @@
 #include <immintrin.h>
 #endif
 
+#include "team.h"
+
 #ifndef RL_LANES
 #if defined(__AVX512F__)
 #define RL_LANES 16
@@ -181,6 +183,10 @@ RL_INLINE vf vf_exp2(vf x) {
 RL_INLINE void parallel_tasks(int threads, long tasks, void (*body)(const void *job, long task), const void *job) {
     if (threads <= 1 || tasks <= 1) {
         for (long task = 0; task < tasks; task++) body(job, task);
+        return;
+    }
+    if (rl_own_team) {
+        team_run(rl_own_team, tasks, body, job);
         return;
     }
     atomic_long next = 0;
