@@ -308,7 +308,7 @@ def test_the_engine_says_how_its_thresholds_come_about(bench: Any) -> None:
     assert "nothing decodes" in bench.engine.derivations()[0]
     bench.submit("a", PROMPT, GREEDY)
     bench.step(2)
-    chunk, reserve = bench.engine.derivations()
+    chunk, reserve = bench.engine.derivations()[:2]
     assert "1 rows over 39 tokens" in chunk
     assert "reserve = 1 blocks" in reserve
 

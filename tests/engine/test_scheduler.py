@@ -130,7 +130,7 @@ def test_a_preempted_sequence_keeps_its_place_counts_and_clocks(make_bench: Make
 
 def test_a_long_prompt_at_the_head_of_the_queue_is_not_overtaken(make_bench: MakeBench) -> None:
     sampling = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
-    bench = make_bench(blocks=6)
+    bench = make_bench({"policy": "fcfs"}, blocks=6)
     bench.submit("running", _prompt(40), sampling)
     bench.step()
     long = bench.submit("long", _prompt(64, 1), sampling)

@@ -32,7 +32,7 @@ from ridgeline_engine.drafting import OpenLaunch
 from ridgeline_engine.kv_events import KVEventLog
 from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.ledger import StepLedger
-from ridgeline_engine.policy.ranks import QueueFacts, policy_named
+from ridgeline_engine.policy.preemption_log import PreemptionRecord
 from ridgeline_engine.random_bits import request_seed
 from ridgeline_engine.request import Finish, FinishReason, OutputRow, Request, RequestKey
 from ridgeline_engine.scheduler import Scheduler
@@ -63,8 +63,9 @@ class Engine:
         # The last token of a text is sampled, never stored: hence the 1.
         sequence_tokens = min(self._capabilities.max_context_tokens, kv.capacity_tokens + 1)
         self._limits = Limits(self._capabilities, sequence_tokens, MAX_CHOICES)
-        self._scheduler = Scheduler(kv, Slots(self._capabilities.max_batch), settings)
-        self._rank = policy_named(settings.policy)
+        self._scheduler = Scheduler(
+            kv, Slots(self._capabilities.max_batch), settings, longest_tokens=sequence_tokens
+        )
         self._ledger = StepLedger(settings.coefficients)
         self._families: dict[RequestKey, Family] = {}
         self._open: deque[OpenLaunch] = deque()
@@ -111,6 +112,8 @@ class Engine:
                 f"{waiting} sequences wait and at most {self._settings.max_waiting} may",
                 retry_after_ms=_RETRY_AFTER_MS,
             )
+        if (refused := self._scheduler.refusal(request, self.step_model)) is not None:
+            raise refused
         family = self._families[request.key] = Family(request)
         self._arrivals += 1
         for choice in range(request.choices):
@@ -195,11 +198,12 @@ class Engine:
 
     def derivations(self) -> tuple[str, ...]:
         """How the next step's thresholds come about, in words: for people who ask why."""
-        scheduler = self._scheduler
-        return (
-            scheduler.chunk_budget(self.step_model).derivation,
-            scheduler.admission_reserve().derivation,
-        )
+        return self._scheduler.derivations(self.step_model)
+
+    @property
+    def preemption_trace(self) -> tuple[PreemptionRecord, ...]:
+        """The newest preemptions and pauses, each with the numbers it was decided by."""
+        return self._scheduler.log.trace
 
     def metrics(self) -> EngineMetrics:
         return self._ledger.metrics(
@@ -237,7 +241,14 @@ class Engine:
             request=request,
             prompt_tokens=len(request.prompt),
             choice=choice,
-            rank=self._rank(QueueFacts(request.priority, self._arrivals, choice)),
+            rank=self._scheduler.rank(
+                request,
+                arrival=self._arrivals,
+                choice=choice,
+                tokens=len(request.prompt) + len(emitted),
+                model=self.step_model,
+                now_ms=self._clock.monotonic_ms(),
+            ),
             seed=request_seed(request.key.request_id) if sampling.seed is None else sampling.seed,
             max_output_tokens=min(sampling.max_tokens, self._limits.sequence_tokens - len(request.prompt)),
             scope=HashScope(request.salt, self._settings.weights_revision, request.adapter_revision),

@@ -7,6 +7,7 @@ from ridgeline_contracts.blockhash import HashScope, extend_hashes, root_hash
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId
 
+from ridgeline_engine.policy.accounts import TenantAccount
 from ridgeline_engine.policy.ranks import Rank
 from ridgeline_engine.prefix_cache import CachedBlock
 from ridgeline_engine.request import Counts, EngineClocks, Request
@@ -76,6 +77,10 @@ class Sequence:
     tables: dict[GroupId, GroupTable] = field(default_factory=dict)
     capacity_tokens: int = 0
     """Positions that the tables have blocks for, in every group."""
+    account: TenantAccount | None = None
+    """Its tenant's, while it waits or runs."""
+    charged_tokens: int = 0
+    """Positions that its tenant was charged for: a recomputation is free."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
 
     @property

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.step import StepCoefficients
 
+from ridgeline_engine.policy.overrides import PolicyOverrides
+
 DEFAULT_COEFFICIENTS = StepCoefficients(
     base_ms=10.0,
     per_row_ms=0.2,
@@ -33,7 +35,14 @@ class EngineSettings:
     """While sequences decode, prefill chunks are cut so that a step stays below this; None: never cut."""
     max_waiting: int = 4096
     """Sequences that may wait; one more is refused as Overloaded."""
-    policy: str = "fcfs"
+    ttft_target_ms: float | None = None
+    """Interactive requests that would wait longer for their first token are refused; None: none is."""
+    policy: str = "fair"
+    preemption: str = "auto"
+    """When blocks run out: recompute, swap or wait; auto asks which costs least."""
+    host_copy_bytes_per_ms: float | None = None
+    """KV between device and host, as measured at the start; None: swap is not considered by auto."""
+    overrides: PolicyOverrides = field(default=PolicyOverrides())
     prefix_cache: bool = True
     kv_event_buffer: int = 8192
     """Events kept for a reader that fell behind; one that asks for older ones gets a snapshot."""
@@ -45,7 +54,7 @@ class EngineSettings:
                 raise SettingsError(f"{name}={getattr(self, name)}: give at least 1", param=name)
         if self.max_batch is not None and self.max_batch < 1:
             raise SettingsError(f"max_batch={self.max_batch}: give at least 1", param="max_batch")
-        if self.tpot_target_ms is not None and not self.tpot_target_ms > 0:
-            raise SettingsError(
-                f"tpot_target_ms={self.tpot_target_ms}: give more than 0", param="tpot_target_ms"
-            )
+        for name in ("tpot_target_ms", "ttft_target_ms", "host_copy_bytes_per_ms"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise SettingsError(f"{name}={value}: give more than 0", param=name)

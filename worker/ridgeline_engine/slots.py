@@ -24,6 +24,7 @@ class Slots:
         self._leased: set[SlotId] = set()
         self._waiting: dict[SlotId, LaunchId] = {}
         self._to_tell: list[SlotId] = []
+        self.total = count
 
     @property
     def free(self) -> int:

@@ -1,1 +1,1 @@
-"""Who runs first. Policies rank sequences; how much runs is asked of the roofline package."""
+"""Who runs first, who has to go, and what each tenant has had. How much runs is asked of the roofline package."""

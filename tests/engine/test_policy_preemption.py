@@ -1,0 +1,236 @@
+"""Who goes when blocks run out, and that everybody comes back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.kv_manager import KVManager, KVStart
+from ridgeline_engine.policy.output_lengths import OutputLengths
+from ridgeline_engine.policy.preemption_log import PreemptionCause
+from ridgeline_engine.request import PriorityClass
+from ridgeline_engine.seam import BlockAppend, LaunchId, SlotId
+from ridgeline_engine.sequence import Sequence
+from ridgeline_roofline.decisions.preemption import PreemptionKind
+from ridgeline_testing.fake_executor import expected_output
+
+MakeBench = Callable[..., Any]
+
+
+def _prompt(length: int, start: int = 0) -> tuple[int, ...]:
+    return tuple((start + 7 * index) % 40 for index in range(length))
+
+
+def _sampling(tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+
+
+@pytest.mark.parametrize("preemption", ["auto", "recompute", "swap", "wait"])
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_pool_that_outputs_exhaust_gives_everybody_its_text(
+    make_bench: MakeBench, preemption: str, caching: bool
+) -> None:
+    bench = make_bench({"preemption": preemption, "prefix_cache": caching}, blocks=6)
+    keys = {bench.submit(str(index), _prompt(14, index), _sampling(40)): index for index in range(4)}
+    bench.run()
+    for key, index in keys.items():
+        assert bench.output(key) == expected_output(_prompt(14, index), _sampling(40))
+    assert bench.engine.preemption_trace
+
+
+def test_who_ranks_first_is_never_asked_to_go(make_bench: MakeBench) -> None:
+    for preemption in ("recompute", "wait"):
+        bench = make_bench({"preemption": preemption, "policy": "fcfs"}, blocks=6)
+        first = bench.submit("first", _prompt(14), _sampling(60))
+        for index in range(4):
+            bench.submit(str(index), _prompt(14, index + 1), _sampling(40))
+        bench.run()
+        assert bench.finish(first).clocks.preemptions == 0
+        gaps = [row.first_offset for row in bench.rows if row.key == first]
+        assert gaps == list(range(60))
+
+
+def test_the_one_with_least_to_lose_goes(make_bench: MakeBench) -> None:
+    bench = make_bench({"prefix_cache": False, "policy": "fcfs"}, blocks=10)
+    bench.submit("old", _prompt(14), _sampling(60))
+    short = bench.submit("short", _prompt(10, 1), _sampling(60))
+    bench.submit("long", _prompt(66, 2), _sampling(60))
+    # 2 + 2 + 6 blocks, and the oldest wants a third: 29 tokens are less to lose than 85, though they are older.
+    bench.step(20)
+    assert [each.key for each in bench.engine.preemption_trace] == [short]
+    assert "recompute 28 of 28 tokens" in bench.engine.preemption_trace[0].derivation
+
+
+def test_the_youngest_goes_among_equals(make_bench: MakeBench) -> None:
+    bench = make_bench({"prefix_cache": False, "policy": "fcfs"}, blocks=6)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(40)) for index in range(3)]
+    bench.step(30)
+    assert bench.engine.preemption_trace[0].key == keys[2]
+
+
+def test_a_batch_sequence_goes_for_an_interactive_one_but_never_the_other_way(make_bench: MakeBench) -> None:
+    bench = make_bench({"tpot_target_ms": None}, blocks=6)
+    batch = [
+        bench.submit(f"batch{index}", _prompt(14, index), _sampling(40), priority=PriorityClass.BATCH)
+        for index in range(2)
+    ]
+    bench.step(3)
+    live = bench.submit("live", _prompt(14, 5), _sampling(60))
+    bench.run()
+    assert bench.finish(live).clocks.preemptions == 0
+    assert {each.key for each in bench.engine.preemption_trace} <= set(batch)
+    assert bench.engine.preemption_trace
+
+
+def test_a_pause_costs_no_computation_and_is_counted_apart(make_bench: MakeBench) -> None:
+    bench = make_bench({"preemption": "wait", "policy": "fcfs", "prefix_cache": False}, blocks=6)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(18 + 16 * index)) for index in range(2)]
+    third = bench.submit("third", _prompt(30, 7), _sampling(30))
+    bench.run()
+    assert bench.engine.metrics().preemptions == 0
+    log: Any = bench.engine._scheduler.log
+    assert set(log.counts) == {(PreemptionCause.POOL, PreemptionKind.WAIT)}
+    assert bench.finish(third).counts.computed_tokens == 30 + 29
+    assert bench.finish(keys[1]).counts.computed_tokens == 14 + 33
+    assert "wait, as set; derived" in bench.engine.preemption_trace[0].derivation
+
+
+def test_when_all_would_pause_somebody_goes_after_all(make_bench: MakeBench) -> None:
+    bench = make_bench({"preemption": "wait", "policy": "fcfs", "prefix_cache": False}, blocks=4)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(40)) for index in range(2)]
+    bench.run()
+    kinds = [each.kind for each in bench.engine.preemption_trace]
+    assert PreemptionKind.RECOMPUTE in kinds
+    assert [len(bench.output(key)) for key in keys] == [40, 40]
+
+
+def test_the_trace_holds_numbers_and_is_bounded(make_bench: MakeBench) -> None:
+    bench = make_bench({"prefix_cache": False}, blocks=4)
+    for index in range(60):
+        bench.submit(str(index), _prompt(14, index), _sampling(45))
+    bench.run(at_most=9_000)
+    trace = bench.engine.preemption_trace
+    metrics = bench.engine.metrics()
+    log: Any = bench.engine._scheduler.log
+    assert metrics.preemptions == log.preempted
+    assert len(trace) == min(256, sum(log.counts.values()))
+    assert [each.at_ms for each in trace] == sorted(each.at_ms for each in trace)
+    assert all(
+        "to recompute" in each.derivation
+        and ("ends in about" in each.derivation or "nobody else runs on" in each.derivation)
+        for each in trace
+    )
+
+
+def test_a_preempted_sequence_comes_back_before_those_that_never_ran(make_bench: MakeBench) -> None:
+    bench = make_bench({"prefix_cache": False}, blocks=4)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(30)) for index in range(2)]
+    bench.step(2)
+    later = bench.submit("later", _prompt(4, 9), _sampling(30))
+    bench.run()
+    assert bench.finish(keys[1]).clocks.preemptions > 0
+    first_of_later = next(index for index, row in enumerate(bench.rows) if row.key == later)
+    last_of_preempted = max(index for index, row in enumerate(bench.rows) if row.key == keys[1])
+    assert first_of_later > last_of_preempted - 30
+
+
+@pytest.mark.parametrize(
+    ("seen", "output", "limit", "rest"),
+    [
+        pytest.param([], 5, 100, 95, id="nothing-seen-the-limit"),
+        pytest.param([40, 60], 20, 1_000, 30, id="below-the-mean-what-it-leaves"),
+        pytest.param([40, 60], 80, 1_000, 50, id="past-the-mean-the-mean-again"),
+        pytest.param([40, 60], 80, 90, 10, id="never-past-the-limit"),
+        pytest.param([40, 60], 90, 90, 1, id="at-least-one"),
+        pytest.param([0, 0], 3, 90, 1, id="outputs-of-nothing"),
+    ],
+)
+def test_the_expected_rest_of_an_output(seen: list[int], output: int, limit: int, rest: int) -> None:
+    lengths = OutputLengths()
+    for each in seen:
+        lengths.add(each)
+    assert lengths.remaining_tokens(output, limit) == rest
+
+
+class FakeSwapKV(KVManager):
+    """Moves no bytes: counts what would move, and gives blocks back in the same number."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.on_host: dict[Sequence, tuple[int, int]] = {}
+        self.room_blocks = 100
+
+    def can_swap_out(self, sequence: Sequence) -> bool:
+        return sum(blocks for blocks, _ in self.on_host.values()) + self._blocks(sequence) <= self.room_blocks
+
+    def swap_out(self, sequence: Sequence, *, fence: LaunchId | None) -> int:
+        blocks = self._blocks(sequence)
+        self.on_host[sequence] = (blocks, sequence.computed_tokens)
+        self.release(sequence, fence=fence)
+        return blocks
+
+    def can_swap_in(self, sequence: Sequence, *, reserve_blocks: int) -> bool:
+        need = self.groups[0].blocks_for(len(sequence.tokens)) + reserve_blocks
+        return self.pool.can_allocate({self.groups[0].group: need})
+
+    def swap_in(self, sequence: Sequence, slot: SlotId) -> list[BlockAppend]:
+        _, computed = self.on_host.pop(sequence)
+        appends, _ = self.admit(sequence, KVStart(0, {}, {}, {}), slot)
+        sequence.computed_tokens = sequence.planned_tokens = computed
+        return appends
+
+    def drop_swapped(self, sequence: Sequence) -> None:
+        del self.on_host[sequence]
+
+    def _blocks(self, sequence: Sequence) -> int:
+        return len(sequence.tables[self.groups[0].group].blocks)
+
+
+@pytest.fixture
+def make_swap_bench(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> MakeBench:
+    monkeypatch.setattr("ridgeline_engine.engine.KVManager", FakeSwapKV)
+    return make_bench
+
+
+def test_a_swapped_sequence_goes_on_where_it_was_without_a_prefill(make_swap_bench: MakeBench) -> None:
+    bench = make_swap_bench({"preemption": "swap", "policy": "fcfs", "prefix_cache": False}, blocks=6)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(40)) for index in range(3)]
+    bench.run()
+    log: Any = bench.engine._scheduler.log
+    assert set(log.counts) == {(PreemptionCause.POOL, PreemptionKind.SWAP)}
+    assert [bench.finish(key).counts.computed_tokens for key in keys] == [14 + 39] * 3
+    assert [bench.finish(key).counts.emitted_tokens for key in keys] == [40] * 3
+    assert sum(bench.finish(key).clocks.preemptions for key in keys) == bench.engine.metrics().preemptions > 0
+
+
+def test_swap_is_chosen_where_copies_are_faster_than_prefill(make_swap_bench: MakeBench) -> None:
+    for bytes_per_ms, kind in ((1e9, PreemptionKind.SWAP), (1.0, PreemptionKind.RECOMPUTE)):
+        settings = {"host_copy_bytes_per_ms": bytes_per_ms, "policy": "fcfs", "prefix_cache": False}
+        bench = make_swap_bench(settings, blocks=6)
+        for index in range(3):
+            bench.submit(str(index), _prompt(14, index), _sampling(40))
+        bench.step(40)
+        assert bench.engine.preemption_trace[0].kind is kind
+        assert "out and in" in bench.engine.preemption_trace[0].derivation
+
+
+def test_a_full_host_falls_back_to_recomputation_and_says_so(make_swap_bench: MakeBench) -> None:
+    bench = make_swap_bench({"preemption": "swap", "policy": "fcfs"}, blocks=6)
+    kv: Any = bench.engine._scheduler.kv
+    kv.room_blocks = 0
+    for index in range(3):
+        bench.submit(str(index), _prompt(14, index), _sampling(40))
+    bench.run()
+    assert "swap is set but not possible: recompute" in bench.engine.preemption_trace[0].derivation
+
+
+def test_a_sequence_that_is_cancelled_on_the_host_leaves_nothing_there(make_swap_bench: MakeBench) -> None:
+    bench = make_swap_bench({"preemption": "swap", "policy": "fcfs"}, blocks=6)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(40)) for index in range(3)]
+    kv: Any = bench.engine._scheduler.kv
+    while not kv.on_host:
+        bench.step()
+    for key in keys:
+        bench.engine.cancel(key)
+    bench.run()
+    assert kv.on_host == {}
