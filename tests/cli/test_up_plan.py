@@ -41,6 +41,7 @@ FACTS = PlanFacts(
     keys=KeyFiles(Path("/data/keys/pepper"), Path("/data/keys/admin"), Path("/data/keys/tenant")),
     data_dir=Path("/data/gateway"),
     cache_dir=Path("/home/kernels"),
+    weights="int8",
 )
 
 
@@ -82,6 +83,7 @@ def test_all_parts_are_told_the_same_addresses() -> None:
 def test_threads_are_set_for_torch_and_openmp_alike() -> None:
     for worker in plan_processes(FACTS).of(Role.WORKER):
         assert _flag(worker, "--threads") == ["3"]
+        assert _flag(worker, "--weights") == ["int8"]
         assert dict(worker.environment)["OMP_NUM_THREADS"] == "3"
         assert dict(worker.environment)["OMP_WAIT_POLICY"] == "passive"
 
@@ -96,6 +98,7 @@ def test_no_secret_stands_in_a_command_line() -> None:
     ("options", "words"),
     [
         pytest.param(UpOptions(dtype="fp8"), "--dtype 'fp8'", id="dtype"),
+        pytest.param(UpOptions(weights="int2"), "--weights 'int2'", id="weights"),
         pytest.param(UpOptions(workers=0), "--workers 0", id="no-workers"),
         pytest.param(UpOptions(workers=65), "--workers 65", id="too-many-workers"),
         pytest.param(UpOptions(port=70_000), "--port 70000", id="port"),

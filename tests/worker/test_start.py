@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ridgeline_testing.tiny_llama import build_tiny_llama
 from ridgeline_worker.core_memory import core_sizes
 from ridgeline_worker.flags import parse_flags, parse_size_bytes
 from ridgeline_worker.host_memory import available_bytes
+from ridgeline_worker.memory_advice import changes_that_fit
 from ridgeline_worker.settings import EngineSettings
 
 
@@ -99,7 +101,48 @@ def test_a_stated_memory_is_a_cap_and_a_full_batch_is_another(tiny_folder) -> No
 
 def test_too_little_memory_is_refused_with_the_ledger(tiny_folder) -> None:
     with pytest.raises(SettingsError, match=r"(?s)too little memory.*weights.*limit"):
-        _sizes(tiny_folder, EngineSettings(tiny_folder), limit_bytes=400 * 10**6)
+        _sizes(tiny_folder, EngineSettings(tiny_folder), limit_bytes=200 * 10**6)
+
+
+def _would_fit(folder: Path, settings: EngineSettings, *, limit_bytes: int) -> str:
+    with pytest.raises(SettingsError) as refused:
+        _sizes(folder, settings, limit_bytes=limit_bytes)
+    return refused.value.message.partition("what would fit: ")[2]
+
+
+def test_a_refused_start_names_the_largest_batch_that_fits_and_it_does(tiny_folder) -> None:
+    needs = EngineSettings(tiny_folder, max_batch=4000)
+    advice = _would_fit(tiny_folder, needs, limit_bytes=300 * 10**6)
+    batch = int(advice.split("; or ")[0].removeprefix("--max-batch "))
+    fits = replace(needs, max_batch=batch)
+    assert _sizes(tiny_folder, fits, limit_bytes=300 * 10**6).kv_blocks > 0
+    with pytest.raises(SettingsError):
+        _sizes(tiny_folder, replace(needs, max_batch=batch + 1), limit_bytes=300 * 10**6)
+
+
+def test_a_start_that_no_single_change_saves_gets_no_advice(tiny_folder) -> None:
+    assert _would_fit(tiny_folder, EngineSettings(tiny_folder), limit_bytes=200 * 10**6) == ""
+
+
+@pytest.mark.parametrize(
+    ("fits", "advice"),
+    [
+        pytest.param(lambda s: s.max_batch <= 12, ["--max-batch 12"], id="batch"),
+        pytest.param(lambda s: s.max_context_tokens <= 700, ["--max-context 700"], id="context"),
+        pytest.param(lambda s: s.weights == "int4", ["--weights int4"], id="the-narrowest-weights"),
+        pytest.param(lambda s: s.weights != "auto", ["--weights int8"], id="the-widest-weights-that-fit"),
+        pytest.param(
+            lambda s: s.max_batch <= 3 or s.max_context_tokens <= 128,
+            ["--max-batch 3", "--max-context 128"],
+            id="either",
+        ),
+        pytest.param(lambda s: s.max_context_tokens < 128, [], id="a-context-that-serves-nobody"),
+        pytest.param(lambda _s: False, [], id="nothing"),
+    ],
+)
+def test_the_advice_is_the_smallest_change_of_each_kind(fits, advice) -> None:
+    settings = EngineSettings(Path("model"), max_batch=32, max_context_tokens=8192)
+    assert changes_that_fit(settings, fits) == advice
 
 
 def test_a_containers_limit_bounds_what_is_available(tmp_path) -> None:

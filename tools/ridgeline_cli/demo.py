@@ -36,6 +36,7 @@ def demo(
     ctx: typer.Context,
     model: Annotated[str, typer.Option(help="As for `ridgeline up`.")] = UpOptions().model,
     dtype: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = UpOptions().dtype,
+    weights: Annotated[str, typer.Option(help="auto, int8 or int4.")] = UpOptions().weights,
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 1,
     max_tokens: Annotated[int, typer.Option(help="Of each answer.")] = 80,
     as_json: Annotated[
@@ -49,7 +50,7 @@ def demo(
     context = context_of(ctx)
     console = Console(stderr=as_json)
     folder = open_fetcher(context, stderr_progress()).fetch(model).folder
-    flags = ["--model", model, "--dtype", dtype, "--workers", str(workers)]
+    flags = ["--model", model, "--dtype", dtype, "--weights", weights, "--workers", str(workers)]
     with (
         tempfile.TemporaryDirectory(prefix="ridgeline-demo-") as place,
         started_platform(

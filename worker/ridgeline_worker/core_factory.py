@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline_contracts.clock import Clock
@@ -18,7 +18,7 @@ from ridgeline_transfer.allocator import PrivateAllocator
 
 from ridgeline_worker.core_memory import CoreSizes, core_sizes, guessed_step_model
 from ridgeline_worker.device_memory import least_free_device_bytes
-from ridgeline_worker.host_memory import available_bytes
+from ridgeline_worker.host_memory import available_bytes, give_back_freed, resident_bytes
 from ridgeline_worker.messages import CoreSpec
 from ridgeline_worker.settings import EngineSettings
 
@@ -62,7 +62,10 @@ def build_engine(spec: CoreSpec, clock: Clock) -> Engine:
     # Torch takes seconds to load: what cannot fit is to be told before.
     sizes = plan.sizes(device_bytes)
     executor = _load_executor(plan, sizes, clock, expects_cuda=device_bytes is not None)
-    return Engine(executor, clock, plan.scheduling)
+    engine = Engine(executor, clock, plan.scheduling)
+    for derivation in engine.derivations():
+        _log.info("engine.threshold %s", derivation)
+    return engine
 
 
 def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda: bool) -> Executor:
@@ -76,6 +79,7 @@ def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda:
         sizes = plan.sizes(None)
     for line in _told(sizes):
         _log.info("%s", line)
+    before = resident_bytes()
     started_ms = clock.monotonic_ms()
     executor = TorchExecutor(
         plan.folder,
@@ -83,15 +87,23 @@ def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda:
             kv_blocks=sizes.kv_blocks,
             cache_dir=settings.cache_folder or Path(tempfile.gettempdir()) / "ridgeline-kernels",
             dtype=settings.dtype,
+            weights=settings.weights,
             device=settings.device,
             threads=settings.threads,
             block_tokens=settings.block_tokens,
             max_batch=plan.max_batch,
             max_context_tokens=settings.max_context_tokens,
+            deterministic=settings.deterministic,
         ),
         allocator=PrivateAllocator(),
         clock=clock,
     )
+    if executor.capabilities.device == "cpu":
+        give_back_freed()
+        after = resident_bytes()
+        measured = sizes.ledger.with_measured({"runtime": before, "weights": after - before})
+        for line in _told(replace(sizes, ledger=measured)):
+            _log.info("%s", line)
     found = executor.capabilities
     load_ms = clock.monotonic_ms() - started_ms
     _log.info("executor.ready device=%s dtype=%s load_ms=%.0f", found.device, found.weights_dtype, load_ms)
@@ -110,6 +122,11 @@ def _scheduling(folder: ModelFolder, settings: EngineSettings) -> SchedulingSett
         eos_token_ids=folder.eos_token_ids,
         weights_revision=folder.weights_revision,
         max_batch=max_batch,
+        policy=settings.scheduling.policy,
+        preemption=settings.scheduling.preemption,
+        tpot_target_ms=settings.scheduling.tpot_target_ms,
+        ttft_target_ms=settings.scheduling.ttft_target_ms,
+        overrides=settings.scheduling.overrides,
         coefficients=_first_guess(folder, settings, max_batch),
     )
 

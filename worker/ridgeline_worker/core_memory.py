@@ -1,20 +1,24 @@
 """How the core divides its memory before it loads anything: the start-up ledger. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from ridgeline_contracts.kv import KVDtype
+from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_engine.executors.architectures import kv_groups, read_shape
-from ridgeline_engine.executors.sizes import estimate, weight_format
+from ridgeline_engine.executors.sizes import estimate, kv_dtype, weight_format
 from ridgeline_roofline.memory import MemoryFacts, MemoryLedger, memory_ledger
 from ridgeline_roofline.shapes import MachineShape, model_shape
 from ridgeline_roofline.step_model import AnalyticStepModel
 
+from ridgeline_worker.memory_advice import changes_that_fit
 from ridgeline_worker.settings import EngineSettings
 
 DEFAULT_KV_BYTES = 1 << 30
 """On a host, whose memory others want too, the cache is not all that is left; on a device it is."""
-_RUNTIME_BYTES = 500_000_000
+_HOST_RUNTIME_BYTES = 250_000_000
+"""Interpreter and torch with its libraries, as seen on Linux."""
+_DEVICE_RUNTIME_BYTES = 500_000_000
 _MIN_KV_TOKENS = 1024
 _ACTIVATION_BYTES_PER_ELEMENT = 4
 
@@ -37,15 +41,59 @@ def core_sizes(
     max_batch: int,
     max_step_tokens: int,
 ) -> CoreSizes:
-    """Raises SettingsError with the whole ledger where the model does not fit, Unsupported for its
-    architecture."""
+    """Raises SettingsError with the whole ledger, and the smallest changes that would fit, where the model does not;
+    Unsupported for its architecture."""
+
+    def sized(changed: EngineSettings) -> CoreSizes:
+        return _sizes(
+            folder,
+            changed,
+            limit_bytes=limit_bytes,
+            shares_host_memory=shares_host_memory,
+            max_batch=changed.max_batch or max_batch,
+            max_step_tokens=max_step_tokens,
+        )
+
+    try:
+        return sized(settings)
+    except SettingsError as refused:
+        tried = replace(
+            settings,
+            max_batch=max_batch,
+            max_context_tokens=settings.max_context_tokens or folder.context_tokens,
+        )
+        found = changes_that_fit(tried, lambda changed: _is_sized(sized, changed))
+        if not found:
+            raise
+        advice = "; or ".join(found)
+        raise SettingsError(f"{refused.message}\nwhat would fit: {advice}", param=refused.param) from refused
+
+
+def _is_sized(sized: Callable[[EngineSettings], CoreSizes], changed: EngineSettings) -> bool:
+    try:
+        sized(changed)
+    except SettingsError:
+        return False
+    return True
+
+
+def _sizes(
+    folder: ModelFolder,
+    settings: EngineSettings,
+    *,
+    limit_bytes: int,
+    shares_host_memory: bool,
+    max_batch: int,
+    max_step_tokens: int,
+) -> CoreSizes:
     context = settings.max_context_tokens or folder.context_tokens
     shape = read_shape(folder.config)
-    dtype = KVDtype(weight_format(shape, settings.dtype).value)
+    dtype = kv_dtype(shape, settings.dtype)
     groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=dtype)
     sizes = estimate(
         folder.config,
         dtype=settings.dtype,
+        weights=settings.weights,
         block_tokens=settings.block_tokens,
         max_batch=max_batch,
         max_step_tokens=max_step_tokens,
@@ -58,8 +106,8 @@ def core_sizes(
         MemoryFacts(
             limit_bytes=limit_bytes,
             # Operators may keep a second form of a matrix, for batches of another size.
-            weights_bytes=sizes.weight_bytes + sizes.second_form_bytes,
-            runtime_bytes=_RUNTIME_BYTES,
+            weights_bytes=sizes.weight_bytes + (0 if settings.deterministic else sizes.second_form_bytes),
+            runtime_bytes=_HOST_RUNTIME_BYTES if shares_host_memory else _DEVICE_RUNTIME_BYTES,
             model=model_shape(folder.config),
             groups=groups,
             activation_bytes_per_element=_ACTIVATION_BYTES_PER_ELEMENT,
@@ -67,6 +115,7 @@ def core_sizes(
             max_batch=max_batch,
             max_context_tokens=context,
             kv_limit_bytes=kv_limit,
+            loading_bytes=sizes.loading_bytes + (folder.weight_bytes if shares_host_memory else 0),
         ),
         min_kv_tokens=_least_tokens(settings, context),
     )
@@ -83,8 +132,8 @@ def _least_tokens(settings: EngineSettings, context_tokens: int) -> int:
 def guessed_step_model(folder: ModelFolder, settings: EngineSettings) -> AnalyticStepModel:
     """The prediction before anything was measured, for a modest CPU; the engine fits it to its own steps."""
     shape = read_shape(folder.config)
-    chosen = weight_format(shape, settings.dtype)
-    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=KVDtype(chosen.value))
+    chosen = weight_format(shape, settings.dtype, settings.weights)
+    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=kv_dtype(shape, settings.dtype))
     machine = MachineShape(
         name="modest CPU",
         memory_bytes=0,

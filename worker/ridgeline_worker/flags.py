@@ -11,7 +11,15 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.ids import ModelName, WorkerId
 from ridgeline_process.log_lines import LEVEL_NAMES
 
-from ridgeline_worker.settings import DTYPES, EngineSettings, LimitSettings, ServingSettings, WorkerSettings
+from ridgeline_worker.scheduling_flags import add_scheduling_flags, scheduling_choices
+from ridgeline_worker.settings import (
+    DTYPES,
+    WEIGHTS,
+    EngineSettings,
+    LimitSettings,
+    ServingSettings,
+    WorkerSettings,
+)
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -54,6 +62,7 @@ def _engine(flags: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
         model_folder=flags.model,
         dtype=flags.dtype,
+        weights=flags.weights,
         device=flags.device,
         threads=flags.threads,
         kv_bytes=None if flags.kv_memory is None else parse_size_bytes(flags.kv_memory),
@@ -61,7 +70,9 @@ def _engine(flags: argparse.Namespace) -> EngineSettings:
         block_tokens=flags.block_tokens,
         max_batch=flags.max_batch,
         max_context_tokens=flags.max_context,
+        deterministic=flags.deterministic,
         cache_folder=flags.cache_dir,
+        scheduling=scheduling_choices(flags),
     )
 
 
@@ -105,6 +116,12 @@ def _parser(default_worker_id: str, default_threads: int) -> argparse.ArgumentPa
     engine = parser.add_argument_group("engine")
     engine.add_argument("--model", type=Path, required=True, help="model folder, Hugging Face layout")
     engine.add_argument("--dtype", choices=DTYPES, default="auto")
+    engine.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default="auto",
+        help="of the matrices: as --dtype says, or rounded at load",
+    )
     engine.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
     engine.add_argument("--threads", type=int, default=default_threads)
     engine.add_argument(
@@ -114,7 +131,13 @@ def _parser(default_worker_id: str, default_threads: int) -> argparse.ArgumentPa
     engine.add_argument("--block-tokens", type=int, default=GRANULE_TOKENS)
     engine.add_argument("--max-batch", type=int, help="sequences that run at once (default: derived)")
     engine.add_argument("--max-context", type=int, help="tokens of prompt and output (default: the model's)")
+    engine.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="a request's logits are the same bits in any batch; on CPUs, and slower",
+    )
     engine.add_argument("--cache-dir", type=Path, help="where compiled kernels and packed weights are kept")
+    add_scheduling_flags(parser)
     bounds = parser.add_argument_group("bounds")
     bounds.add_argument("--watchdog-s", type=float, default=limits.watchdog_ms / 1000)
     bounds.add_argument("--start-timeout-s", type=float, default=limits.start_timeout_ms / 1000)

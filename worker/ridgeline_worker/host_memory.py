@@ -1,5 +1,6 @@
 """How much memory this process may still take: the machine's, or the container's where that is less."""
 
+import ctypes
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,18 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
         return machine
     # Cached files count as used, but make way: after a download the model's own are in there.
     return min(machine, max(0, limit - used + _cached_file_bytes(cgroup / "memory.stat")))
+
+
+def resident_bytes() -> int:
+    """Of this process, pages of mapped files among them."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def give_back_freed() -> None:
+    """Has the C library return what was freed: after loading it keeps the pieces that matrices were read into."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc's; other libraries return memory by themselves
+        trim(0)
 
 
 def _number(path: Path) -> int | None:

@@ -5,10 +5,24 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ridgeline_contracts.ids import ModelName, WorkerId
+from ridgeline_engine.policy.overrides import PolicyOverrides
 
 Dtype: TypeAlias = Literal["auto", "bf16", "fp32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bf16", "fp32")
+Weights: TypeAlias = Literal["auto", "int8", "int4"]
+WEIGHTS: tuple[Weights, ...] = ("auto", "int8", "int4")
 REAL_CORE_FACTORY = "ridgeline_worker.core_factory:build_engine"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingChoices:
+    """Targets and policies, as the engine's settings explain them."""
+
+    policy: str = "fair"
+    preemption: str = "auto"
+    tpot_target_ms: float | None = 30.0
+    ttft_target_ms: float | None = None
+    overrides: PolicyOverrides = field(default_factory=PolicyOverrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +31,8 @@ class EngineSettings:
 
     model_folder: Path
     dtype: Dtype = "auto"
+    weights: Weights = "auto"
+    """Of the matrices; auto: as dtype says."""
     device: str = "auto"
     threads: int = 1
     kv_bytes: int | None = None
@@ -24,8 +40,11 @@ class EngineSettings:
     block_tokens: int = 16
     max_batch: int | None = None
     max_context_tokens: int | None = None
+    deterministic: bool = False
+    """A request's logits are the same bits in any batch; slower."""
     cache_folder: Path | None = None
     """Where the executor keeps what it compiled or packed."""
+    scheduling: SchedulingChoices = field(default_factory=SchedulingChoices)
 
 
 @dataclass(frozen=True, slots=True)

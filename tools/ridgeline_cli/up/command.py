@@ -50,6 +50,12 @@ def up(
     dtype: Annotated[
         str, typer.Option(help="auto, bf16 or fp32. `ridgeline doctor machine` says what auto takes and why.")
     ] = _DEFAULTS.dtype,
+    weights: Annotated[
+        str, typer.Option(help="auto (as --dtype says), or int8 or int4: rounded while they load, CPU only.")
+    ] = _DEFAULTS.weights,
+    deterministic: Annotated[
+        bool, typer.Option(help="The same bits for a request in any batch. On CPUs, and slower.")
+    ] = _DEFAULTS.deterministic,
     threads_per_worker: Annotated[
         int | None, typer.Option(help="[default: the cores divided by the workers]")
     ] = None,
@@ -75,6 +81,8 @@ def up(
         port=port,
         admin_port=admin_port,
         dtype=dtype,
+        weights=weights,
+        deterministic=deterministic,
         threads_per_worker=threads_per_worker,
         kv_bytes=None if kv_memory is None else parse_size(kv_memory, flag="--kv-memory"),
     )
@@ -119,6 +127,8 @@ def _facts(
         python=sys.executable,
         model=ModelFacts(model.name, model.path, model.weight_bytes),
         dtype=dtype,
+        weights=options.weights,
+        deterministic=options.deterministic,
         threads_per_worker=resolve_threads(options, machine),
         kv_bytes=resolve_kv_bytes(options, machine, weight_bytes=model.weight_bytes, dtype=dtype),
         ports=ports,

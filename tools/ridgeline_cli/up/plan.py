@@ -67,6 +67,8 @@ class PlanFacts:
     """Where workers keep compiled kernels: shared, since equal sources give equal files."""
     gpus: int = 0
     """That workers are spread over; 0 leaves the choice to them."""
+    weights: str = "auto"
+    deterministic: bool = False
 
     @property
     def workers(self) -> int:
@@ -124,8 +126,10 @@ def _worker(facts: PlanFacts, index: int) -> ChildSpec:
     port, metrics_port = facts.ports.workers[index], facts.ports.worker_metrics[index]
     flags = ["--model", str(facts.model.folder), "--model-name", facts.model.name, "--worker-id", name]
     flags += ["--port", str(port), "--metrics-port", str(metrics_port)]
-    flags += ["--dtype", facts.dtype, "--threads", str(threads)]
+    flags += ["--dtype", facts.dtype, "--weights", facts.weights, "--threads", str(threads)]
     flags += ["--cache-dir", str(facts.cache_dir)]
+    if facts.deterministic:
+        flags.append("--deterministic")
     if facts.kv_bytes is not None:
         flags += ["--kv-memory", str(facts.kv_bytes)]
     child = _child(facts, name, Role.WORKER, flags, ready_port=metrics_port, threads=threads)

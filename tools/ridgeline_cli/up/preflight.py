@@ -9,6 +9,7 @@ from ridgeline_doctor.machine_findings import choose_dtype
 from ridgeline_cli.up.sizes import written_size
 
 DTYPES = ("auto", "bf16", "fp32")
+WEIGHTS = ("auto", "int8", "int4")
 MAX_WORKERS = 64
 KV_BYTES_BY_DEFAULT = 1024**3
 """Per worker.
@@ -33,6 +34,8 @@ class UpOptions:
     port: int = 8000
     admin_port: int | None = None
     dtype: str = "auto"
+    weights: str = "auto"
+    deterministic: bool = False
     threads_per_worker: int | None = None
     kv_bytes: int | None = None
 
@@ -42,6 +45,10 @@ def check_options(options: UpOptions) -> None:
     if options.dtype not in DTYPES:
         raise SettingsError(
             f"--dtype {options.dtype!r} is unknown: give one of {', '.join(DTYPES)}", param="dtype"
+        )
+    if options.weights not in WEIGHTS:
+        raise SettingsError(
+            f"--weights {options.weights!r} is unknown: give one of {', '.join(WEIGHTS)}", param="weights"
         )
     if not 1 <= options.workers <= MAX_WORKERS:
         raise SettingsError(
