@@ -1,85 +1,82 @@
-"""Runs in aiconfigurator's own environment: its estimates of Qwen3 32B in BF16 as one JSON object on stdout."""
+"""aiconfigurator's side of `aiconfigurator_check.py`: run by the Python of its own virtual environment.
+
+Reads one JSON object from stdin: `{"model", "points": [{"phase", "system", "tp", "batch", "tokens"}, ...],
+"workload": {"systems", "gpus", "prompt", "output", "ttft_s", "tpot_s"} | null}`, and answers on stdout with
+`{"version", "backend", "estimates": [{..., "seconds", "terms": {name: seconds}}, ...], "tokens_per_s_a_gpu":
+{system: rate}}`.
+"""
 
 import json
-import logging
+import os
 import sys
-from collections.abc import Iterator
+import warnings
+from importlib.metadata import version
 from typing import Any
 
-MODEL = "Qwen/Qwen3-32B"
 BACKEND = "trtllm"
-SYSTEMS = ("h100_sxm", "b200_sxm")
-RANKS = (1, 2, 4)
-BATCHES = (1, 8, 32, 128)
-CONTEXTS = (512, 4000, 16000)
-PROMPTS = (500, 2000, 4000, 16000)
-TARGET = {"isl": 4000, "osl": 500, "ttft": 1000, "tpot": 30}
 
 
-def session(system: str, tp: int) -> Any:
-    from aiconfigurator.sdk import common, config, inference_session, models, perf_database
-    from aiconfigurator.sdk.backends.factory import get_backend
-
-    version = perf_database.get_latest_database_version(system, BACKEND)
-    database = perf_database.get_database(system, BACKEND, version)
-    chosen = config.ModelConfig(
-        tp_size=tp,
-        gemm_quant_mode=common.GEMMQuantMode.bfloat16,
-        kvcache_quant_mode=common.KVCacheQuantMode.bfloat16,
-        fmha_quant_mode=common.FMHAQuantMode.bfloat16,
+def estimate(api: Any, model: str, point: dict[str, Any]) -> dict[str, Any]:
+    """One prompt of `tokens` (phase prefill), or the first decode step behind `tokens` (phase decode)."""
+    decodes = point["phase"] == "decode"
+    found = api.cli_estimate(
+        model,
+        point["system"],
+        mode="static_gen" if decodes else "static_ctx",
+        backend_name=BACKEND,
+        isl=point["tokens"],
+        osl=2,
+        batch_size=point["batch"],
+        tp_size=point["tp"],
+        gemm_quant_mode="bfloat16",
+        kvcache_quant_mode="bfloat16",
+        fmha_quant_mode="bfloat16",
     )
-    model = models.get_model(MODEL, chosen, BACKEND)
-    return inference_session.InferenceSession(model, database, get_backend(BACKEND))
+    summary = found.summary
+    terms = summary.get_generation_latency_dict() if decodes else summary.get_context_latency_dict()
+    milliseconds = found.tpot if decodes else found.ttft
+    return {
+        **point,
+        "seconds": milliseconds / 1e3,
+        "terms": {name.partition("_")[2]: float(value) / 1e3 for name, value in terms.items() if value > 0},
+    }
 
 
-def estimates(system: str, tp: int) -> Iterator[dict[str, Any]]:
-    """Rows of milliseconds: decode by batch and context, prefill by prompt."""
-    from aiconfigurator.sdk.config import RuntimeConfig
-
-    opened = session(system, tp)
-    for batch in BATCHES:
-        for context in CONTEXTS:
-            # Two output tokens: one decode step, right behind the prompt.
-            found = opened.run_static(RuntimeConfig(batch_size=batch, isl=context, osl=2), mode="static_gen")
-            ms = float(found.get_summary_df().iloc[0]["tpot"])
-            yield {"system": system, "tp": tp, "phase": "decode", "batch": batch, "tokens": context, "ms": ms}
-    for prompt in PROMPTS:
-        found = opened.run_static(RuntimeConfig(batch_size=1, isl=prompt, osl=1), mode="static_ctx")
-        ms = float(found.get_summary_df().iloc[0]["ttft"])
-        yield {"system": system, "tp": tp, "phase": "prefill", "batch": 1, "tokens": prompt, "ms": ms}
-
-
-def best(system: str) -> dict[str, Any]:
-    """Most tokens/s a GPU within the targets, over the ranks."""
-    from aiconfigurator.sdk.config import RuntimeConfig
-
-    found = []
-    for tp in RANKS:
-        result = session(system, tp).find_best_agg_result_under_constraints(RuntimeConfig(**TARGET))
-        frame = result.get_summary_df()
-        if len(frame):
-            found.append({"tp": tp, "tokens_per_s_gpu": float(frame.iloc[0]["tokens/s/gpu"])})
-    return {"system": system, **max(found, key=lambda each: each["tokens_per_s_gpu"])}
+def throughput(api: Any, model: str, workload: dict[str, Any], system: str) -> float:
+    """Output tokens/s a GPU of its best deployment within both targets."""
+    found = api.cli_default(
+        model,
+        workload["gpus"],
+        system,
+        backend=BACKEND,
+        isl=workload["prompt"],
+        osl=workload["output"],
+        ttft=workload["ttft_s"] * 1e3,
+        tpot=workload["tpot_s"] * 1e3,
+    )
+    return float(found.best_throughputs[found.chosen_exp])
 
 
 def main() -> None:
-    logging.disable(logging.CRITICAL)
-    import importlib.metadata
+    answers = os.fdopen(os.dup(1), "w")
+    # Whatever the tool prints is no answer.
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    from aiconfigurator.cli import api  # type: ignore[import-not-found]
 
-    print(
-        json.dumps(
-            {
-                "source": f"aiconfigurator {importlib.metadata.version('aiconfigurator')}, {BACKEND}",
-                "model": MODEL,
-                "dtype": "bf16",
-                "target": TARGET,
-                "rows": [row for system in SYSTEMS for tp in RANKS for row in estimates(system, tp)],
-                "best": [best(system) for system in SYSTEMS],
-            }
-        ),
-        flush=True,
-    )
+    asked = json.load(sys.stdin)
+    workload = asked["workload"]
+    answer = {
+        "version": version("aiconfigurator"),
+        "backend": BACKEND,
+        "estimates": [estimate(api, asked["model"], point) for point in asked["points"]],
+        "tokens_per_s_a_gpu": {}
+        if workload is None
+        else {system: throughput(api, asked["model"], workload, system) for system in workload["systems"]},
+    }
+    json.dump(answer, answers)
+    answers.close()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

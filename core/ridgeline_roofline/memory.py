@@ -1,19 +1,23 @@
 """Where a worker's memory goes, line by line, and how many KV blocks are left to have.
 
 A worker draws up the ledger before it loads anything: it sizes the KV pool by it, and refuses a start that
-cannot work, with the ledger as the reason.
+cannot work, with the ledger as the reason. Lines stand in the order in which the memory is taken. They are guesses
+until the model is loaded; then `with_measured` puts in what it took.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.kv import GroupId, KVGroup
 
 from ridgeline_roofline.shapes import ModelShape, kv_token_bytes
 
-_SAMPLER_COPIES = 4
-"""Logits, adjusted logits, weights and sort keys live at once: float32 [batch, vocab] each."""
+_SAMPLER_COPIES = 8
+"""float32 [batch, vocab] that live at once: logits, what penalties count, the copy for logprobs, and what drawing
+takes in float64."""
+_TYPICAL_SEQUENCE_TOKENS = 1024
+"""Of prompt and output, for the count of sequences that fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,9 @@ class MemoryFacts:
     kv_limit_bytes: int | None = None
     """A cap on the KV pool by setting; None: all that is left, but not more than the batch could ever
     fill."""
+    loading_bytes: int = 0
+    """On top of runtime and weights while the model loads, given back before the first step: the files as they are
+    read, and the largest matrix once more."""
     margin_ratio: float = 0.05
     """Share of the limit that is left alone: allocators round up, and fragment."""
 
@@ -43,25 +50,63 @@ class LedgerLine:
     name: str
     size_bytes: int
     derivation: str
+    measured: bool = False
+    """Else it is a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
-    """`lines` add up to at most `limit_bytes`; the KV pool is the last of them."""
+    """`lines`, in the order in which the memory is taken, add up to at most `limit_bytes`."""
 
     limit_bytes: int
     lines: tuple[LedgerLine, ...]
     kv_blocks: Mapping[GroupId, int]
     kv_tokens: int
     """Tokens that the pool holds, of all sequences together."""
+    loading_bytes: int
+    max_batch: int
+    max_context_tokens: int
 
     @property
     def used_bytes(self) -> int:
+        """With the margin."""
         return sum(line.size_bytes for line in self.lines)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that will be in use at once: of a full batch over a full pool, or while the model loads."""
+        sizes = {line.name: line.size_bytes for line in self.lines}
+        return max(
+            self.used_bytes - sizes["margin"], sizes["runtime"] + sizes["weights"] + self.loading_bytes
+        )
+
+    def sequences(self, tokens: int) -> int:
+        """How many sequences of so many tokens run at once, at most: prefixes that are shared, and blocks that are
+        filled in part, change it."""
+        return min(self.max_batch, self.kv_tokens // max(1, tokens))
+
+    def with_measured(self, sizes: Mapping[str, int]) -> "MemoryLedger":
+        """What lines took, by their names, in the place of the guesses."""
+        lines = tuple(
+            replace(line, size_bytes=sizes[line.name], measured=True) if line.name in sizes else line
+            for line in self.lines
+        )
+        return replace(self, lines=lines)
 
     def text(self) -> str:
         """One line an entry, for a log or an error."""
-        return _table(self.lines, self.limit_bytes)
+        typical = min(_TYPICAL_SEQUENCE_TOKENS, self.max_context_tokens)
+        fitting = ", ".join(
+            f"{self.sequences(tokens)} of {tokens} tokens"
+            for tokens in {self.max_context_tokens: 0, typical: 0}
+        )
+        return "\n".join(
+            [
+                _table(self.lines, self.limit_bytes),
+                f"{'peak':<12} {self.peak_bytes / 1e6:>10.1f} MB  a full batch over a full pool, or while loading",
+                f"sequences at once, at most: {fitting}",
+            ]
+        )
 
 
 def activation_bytes(facts: MemoryFacts) -> int:
@@ -98,14 +143,22 @@ def memory_ledger(facts: MemoryFacts, *, min_kv_tokens: int) -> MemoryLedger:
     if facts.kv_limit_bytes is not None and tokens < fillable and capped == facts.kv_limit_bytes:
         why = "the set limit"
     line = LedgerLine("KV pool", size, f"{held} tokens of {token_bytes:.0f} bytes: {why}")
-    return MemoryLedger(facts.limit_bytes, (*fixed, line), blocks, held)
+    return MemoryLedger(
+        facts.limit_bytes,
+        (fixed[0], line, *fixed[1:]),
+        blocks,
+        held,
+        loading_bytes=facts.loading_bytes,
+        max_batch=facts.max_batch,
+        max_context_tokens=facts.max_context_tokens,
+    )
 
 
 def _fixed_lines(facts: MemoryFacts) -> tuple[LedgerLine, ...]:
     margin = int(facts.limit_bytes * facts.margin_ratio)
     return (
-        LedgerLine("weights", facts.weights_bytes, f"{facts.model.parameters / 1e6:.0f} M parameters"),
         LedgerLine("runtime", facts.runtime_bytes, "interpreter, libraries, device context"),
+        LedgerLine("weights", facts.weights_bytes, f"{facts.model.parameters / 1e6:.0f} M parameters"),
         LedgerLine("activations", activation_bytes(facts), f"a step of {facts.max_step_tokens} tokens"),
         LedgerLine(
             "sampling", sampler_bytes(facts), f"{facts.max_batch} rows of {facts.model.vocab_tokens} logits"
@@ -128,5 +181,9 @@ def _refusal(facts: MemoryFacts, fixed: tuple[LedgerLine, ...], *, left: int, mi
 
 
 def _table(lines: Sequence[LedgerLine], limit_bytes: int) -> str:
-    rows = [f"{line.name:<12} {line.size_bytes / 1e6:>10.1f} MB  {line.derivation}" for line in lines]
+    rows = [
+        f"{line.name:<12} {line.size_bytes / 1e6:>10.1f} MB  {'measured' if line.measured else 'guessed':<8}  "
+        f"{line.derivation}"
+        for line in lines
+    ]
     return "\n".join([*rows, f"{'limit':<12} {limit_bytes / 1e6:>10.1f} MB"])

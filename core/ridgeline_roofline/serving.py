@@ -1,7 +1,7 @@
 """What one replica of a layout serves within its targets: the arithmetic behind pools, prices and fleets."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline_roofline.step.batch import StepBatch, decode_batch, prompt_batch
 from ridgeline_roofline.step.timing import RooflineStepModel
@@ -30,6 +30,12 @@ class Workload:
 
 
 REFERENCE_WORKLOAD = Workload()
+
+
+def slowed(model: RooflineStepModel, efficiency: float) -> RooflineStepModel:
+    """The same model at a share of the memory's and the arithmetic's speed; links and host as they were."""
+    slower = replace(model.efficiency, memory_ratio=efficiency, matmul_ratio=efficiency)
+    return replace(model, efficiency=slower)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the step model and the memory ledger need to know of a model and of a machine."""
+"""What a worker's memory ledger needs to know of a model. (Everything else reads `catalogue.ModelSpec`.)"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,19 +37,6 @@ class ModelShape:
         """All that is held in memory."""
         tables = 1 if self.tied_embeddings else 2
         return self.layers * self.layer_parameters + tables * self.head_parameters
-
-
-@dataclass(frozen=True, slots=True)
-class MachineShape:
-    """One device. Rates are what a good kernel reaches, not the data sheet's."""
-
-    name: str
-    memory_bytes: int
-    bandwidth_bytes_per_s: float
-    flops_per_s: float
-    """Multiply and add count as two; in the type that weights are multiplied in."""
-    step_overhead_ms: float
-    """Of a step without work: launches, planning, sampling's fixed part."""
 
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:

@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from ridgeline_contracts.errors import RidgelineError
+from ridgeline_contracts.errors import RidgelineError, SettingsError
 from ridgeline_roofline.plan.answer import Plan, plan_json
-from ridgeline_roofline.plan.inputs import FLAG_NAMES, read_inputs
+from ridgeline_roofline.plan.bounds import AT_LEAST_ONE, CHANCE, COUNTED, PART, SHARE, Bounds
+from ridgeline_roofline.plan.inputs import FLAG_NAMES, Extra, read_inputs
 from ridgeline_roofline.plan.registry import TOPIC_NAMES, topic_named
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.units import Unit
@@ -85,3 +86,44 @@ def test_the_json_form_has_four_keys_and_one_entry_an_answer(name: str) -> None:
     assert [set(answer) for answer in found["answers"]] == [{"name", "value", "unit", "working"}] * len(
         plan.answers
     )
+
+
+_SUFFIXES = {
+    Unit.SECONDS: "s",
+    Unit.BYTES: "B",
+    Unit.BYTES_PER_S: "B/s",
+    Unit.TOKENS_PER_S: "tok/s",
+    Unit.USD: "USD",
+}
+_OWN_INPUTS = [
+    pytest.param(name, extra, id=f"{name}-{extra.name}")
+    for name in TOPIC_NAMES
+    for extra in topic_named(name).extras
+]
+
+
+@pytest.mark.parametrize(("name", "extra"), _OWN_INPUTS)
+def test_an_own_input_is_answered_or_refused_by_name_and_never_divides_by_zero(
+    name: str, extra: Extra
+) -> None:
+    topic, suffix = topic_named(name), _SUFFIXES.get(extra.unit, "")
+    with pytest.raises(SettingsError, match=f"{extra.name}='-1{suffix}': give"):
+        read_inputs({extra.name: f"-1{suffix}"}, defaults=topic.defaults, extras=topic.extras)
+    for number in ("0", "0.5", "2", "1000"):
+        _plan(topic, {extra.name: f"{number}{suffix}"})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "said"),
+    [
+        pytest.param(PART, "0", "more than 0 and at most 1", id="none-of-what-divides"),
+        pytest.param(SHARE, "120%", "0 or more and at most 1", id="more-than-all"),
+        pytest.param(CHANCE, "100%", "more than 0 and less than 1", id="certain"),
+        pytest.param(COUNTED, "1.5", "a whole number, 1 or more and at most 4096", id="half-a-server"),
+        pytest.param(AT_LEAST_ONE, "0.5", "1 or more", id="a-peak-below-the-mean"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_with_what_works(bounds: Bounds, value: str, said: str) -> None:
+    extras = (Extra("own", Unit.RATIO, "1", "an input", bounds),)
+    with pytest.raises(SettingsError, match=f"own='{value}': give {said}"):
+        read_inputs({"own": value}, defaults={}, extras=extras)

@@ -42,7 +42,7 @@ def test_a_pool_is_not_larger_than_the_batch_can_fill() -> None:
 
 def test_a_set_limit_caps_the_pool() -> None:
     ledger = memory_ledger(replace(FACTS, kv_limit_bytes=100 * MB), min_kv_tokens=1)
-    assert ledger.lines[-1].size_bytes <= 100 * MB
+    assert {line.name: line.size_bytes for line in ledger.lines}["KV pool"] <= 100 * MB
     assert "the set limit" in ledger.text()
 
 
@@ -56,8 +56,46 @@ def test_every_group_holds_the_same_tokens() -> None:
 def test_the_ledger_is_printed_a_line_an_entry() -> None:
     text = memory_ledger(FACTS, min_kv_tokens=1).text()
     names = [line.split()[0] for line in text.splitlines()]
-    assert names == ["weights", "runtime", "activations", "sampling", "margin", "KV", "limit"]
+    lines = ["runtime", "KV", "weights", "activations", "sampling", "margin"]
+    assert names == [*lines, "limit", "peak", "sequences"]
     assert "135 M parameters" in text or "134 M parameters" in text
+
+
+def test_lines_are_guesses_until_they_are_measured() -> None:
+    guessed = memory_ledger(FACTS, min_kv_tokens=1)
+    measured = guessed.with_measured({"weights": 300 * MB})
+    said = {line.split()[0]: line for line in measured.text().splitlines()}
+    assert "300.0 MB  measured" in said["weights"]
+    assert "guessed" in said["runtime"]
+    assert measured.used_bytes - guessed.used_bytes == 31 * MB
+
+
+def test_the_peak_is_the_full_batch_or_the_loading_whichever_is_higher() -> None:
+    ledger = memory_ledger(replace(FACTS, loading_bytes=400 * MB, kv_limit_bytes=30 * MB), min_kv_tokens=1)
+    assert ledger.peak_bytes == (269 + 600 + 400) * MB
+    full = memory_ledger(replace(FACTS, loading_bytes=400 * MB), min_kv_tokens=1)
+    assert full.peak_bytes == full.used_bytes - 200 * MB
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_the_limit", "typical"),
+    [
+        pytest.param(
+            {"kv_limit_bytes": 1_000 * MB}, 5, 32, id="the-pool-bounds-long-ones-and-the-batch-short-ones"
+        ),
+        pytest.param({"kv_limit_bytes": 100 * MB}, 0, 4, id="not-one-at-the-limit"),
+        pytest.param({"max_context_tokens": 512}, 32, 32, id="a-context-below-the-typical-length"),
+    ],
+)
+def test_sequences_that_fit_are_counted_as_a_ceiling(
+    changes: dict[str, int], at_the_limit: int, typical: int
+) -> None:
+    facts = replace(FACTS, **changes)
+    ledger = memory_ledger(facts, min_kv_tokens=1)
+    assert ledger.sequences(facts.max_context_tokens) == at_the_limit
+    assert ledger.sequences(1024) == (typical if facts.max_context_tokens >= 1024 else 16)
+    last = ledger.text().splitlines()[-1]
+    assert last.startswith(f"sequences at once, at most: {at_the_limit} of {facts.max_context_tokens} tokens")
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,10 @@ def _facts(**changed: float) -> TierFacts:
 def test_small_copies_do_not_reach_the_bandwidth() -> None:
     # 256 kB: 2.56 us at 100 GB/s + 5 us each: 256e3 / 7.56e-6 = 33.9 GB/s.
     assert effective_bandwidth(KVTier("host", 100e9, 5e-6), 256e3) == pytest.approx(33.86e9, rel=1e-3)
+    # Eight at once, each with an eighth of the bandwidth: 20.48 us + 5 us: 8 x 256e3 / 25.48e-6 = 80.4 GB/s.
+    assert effective_bandwidth(KVTier("host", 100e9, 5e-6, lanes=8), 256e3) == pytest.approx(
+        80.38e9, rel=1e-3
+    )
 
 
 def test_the_tier_with_the_largest_saving_is_taken_or_none() -> None:
@@ -125,6 +129,8 @@ def test_break_even_bandwidth() -> None:
     # 8,000 x 327,680 bytes / 0.4 s = 6.554 GB/s; 10,240 copies x 5 us take 51.2 ms of it away.
     assert break_even_bandwidth(_facts()) == pytest.approx(6.5536e9)
     assert break_even_bandwidth(_facts(), latency_s=5e-6) == pytest.approx(2_621_440_000 / (0.4 - 0.0512))
+    # Eight copies at once: an eighth of the 51.2 ms.
+    assert break_even_bandwidth(_facts(), latency_s=5e-6, lanes=8) == pytest.approx(2_621_440_000 / 0.3936)
 
 
 def test_an_ssd_wears_out() -> None:
@@ -152,6 +158,8 @@ def test_adapters_of_8b() -> None:
     assert plan.value("adapters read") == pytest.approx(62.03 * 83_886_080 / 3.35e12, rel=1e-3)
     # Padding to rank 64 reads three times as much again.
     assert plan.value("padding to the largest rank") == pytest.approx(3 * plan.value("adapters read"))
+    with pytest.raises(SettingsError, match="max_rank=8 is less than rank=16"):
+        ask("lora", rank="16", max_rank="8")
 
 
 def test_weights_for_125_replicas() -> None:

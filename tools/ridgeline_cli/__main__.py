@@ -31,6 +31,7 @@ COMMANDS = (
     Command("chat", "ridgeline_cli.chat", "chat"),
     Command("demo", "ridgeline_cli.demo", "demo"),
     Command("plan", "ridgeline_cli.plan.command", "plan"),
+    Command("calibrate", "ridgeline_cli.calibrate.command", "calibrate"),
     Command("model", "ridgeline_cli.model.commands", "app"),
     Command("doctor", "ridgeline_doctor.commands", "app"),
 )

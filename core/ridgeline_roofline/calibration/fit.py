@@ -37,7 +37,9 @@ def predict(amounts: Mapping[str, float], prices: Mapping[str, float]) -> float:
     return sum(amount * prices[name] for name, amount in amounts.items())
 
 
-def _non_negative(matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _non_negative(
+    matrix: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     terms = matrix.shape[1]
     solved = np.zeros(terms)
     used = np.zeros(terms, dtype=np.bool_)

@@ -76,7 +76,8 @@ def grid_for(axes: GridAxes, *, kv_tokens: int, max_context_tokens: int, block_t
     SettingsError where not even the smallest cells fit on both colours of the board.
     """
     slots = _slots(axes, kv_tokens, max_context_tokens, block_tokens)
-    kept, omitted = [], []
+    kept: list[Cell] = []
+    omitted: list[Cell] = []
     for i, batch in enumerate(axes.batches):
         for j, context in enumerate(axes.contexts):
             for k, chunk in enumerate(axes.chunks):
@@ -84,9 +85,11 @@ def grid_for(axes: GridAxes, *, kv_tokens: int, max_context_tokens: int, block_t
                 fits = slots[batch - 1] > context and slots[-1] >= context + chunk
                 (kept if fits else omitted).append(cell)
     if len({cell.is_judged for cell in kept}) < 2:
+        least = _rounded(axes.contexts[0] + axes.chunks[-1], block_tokens)
+        least += axes.batches[-1] * _rounded(axes.contexts[0] + 1, block_tokens)
         raise SettingsError(
-            f"kv_tokens={kv_tokens} hold {len(kept)} cells of the grid: give memory for at least "
-            f"{2 * (axes.contexts[1] + axes.chunks[-1])} tokens",
+            f"kv_tokens={kv_tokens} in contexts up to {max_context_tokens} hold {len(kept)} cells of the grid: "
+            f"give memory for at least {least} tokens, and contexts of {axes.contexts[0] + axes.chunks[-1]}",
             param="kv_bytes",
         )
     return Grid(tuple(kept), slots, tuple(omitted))
@@ -94,14 +97,24 @@ def grid_for(axes: GridAxes, *, kv_tokens: int, max_context_tokens: int, block_t
 
 def _slots(axes: GridAxes, kv_tokens: int, max_context_tokens: int, block_tokens: int) -> tuple[int, ...]:
     """The deepest context that the first slots can have, then the next ones as deep as what is left allows."""
-    chunk = axes.chunks[-1]
-    deepest = max((c for c in axes.contexts if c + max(1, chunk) <= max_context_tokens), default=0)
+    chunk, shallow = axes.chunks[-1], _rounded(axes.contexts[0] + 1, block_tokens)
+    room = kv_tokens - axes.batches[-1] * shallow
+    deepest = max(
+        (
+            c
+            for c in axes.contexts
+            if c + max(1, chunk) <= max_context_tokens and _rounded(c + chunk, block_tokens) <= room
+        ),
+        default=0,
+    )
+    if deepest == 0:
+        return (0,) * (axes.batches[-1] + 1)
     left = kv_tokens - (chunk_slot := _rounded(deepest + chunk, block_tokens))
     found: list[int] = []
     for before, batch in zip((0, *axes.batches), axes.batches, strict=False):
         rows = batch - before
         # Later slots keep room for the shallowest context.
-        spare = (axes.batches[-1] - batch) * _rounded(axes.contexts[0] + 1, block_tokens)
+        spare = (axes.batches[-1] - batch) * shallow
         room = (left - spare) // rows
         fits = [
             size for c in axes.contexts if c <= deepest and (size := _rounded(c + 1, block_tokens)) <= room
@@ -109,7 +122,7 @@ def _slots(axes: GridAxes, kv_tokens: int, max_context_tokens: int, block_tokens
         size = max(fits, default=0)
         found += [size] * rows
         left -= size * rows
-    return (*found, chunk_slot if left >= 0 else 0)
+    return (*found, chunk_slot)
 
 
 def _rounded(tokens: int, block_tokens: int) -> int:

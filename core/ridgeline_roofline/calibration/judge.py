@@ -60,7 +60,9 @@ def errors_of(ratios: Iterable[float]) -> Errors:
     return Errors(len(found), median(found), max(found))
 
 
-def breaks(results: Sequence[CellResult], *, beyond_ratio: float = WORST_LIMIT_RATIO) -> tuple[CellResult, ...]:
+def breaks(
+    results: Sequence[CellResult], *, beyond_ratio: float = WORST_LIMIT_RATIO
+) -> tuple[CellResult, ...]:
     """Where the model is further off than that, fitted cells too: worst first."""
     found = [result for result in results if abs(result.error_ratio) > beyond_ratio]
     return tuple(sorted(found, key=lambda result: -abs(result.error_ratio)))

@@ -24,6 +24,17 @@ class RegionFleet:
     """Smallest share of all load that is carried, over the loss of each region: at least 1."""
 
 
+def failover_routes(facts: FailoverFacts, replicas: Sequence[int], *, lost: int) -> tuple[float, ...]:
+    """Units of the lost region's load that each region takes: by what it has to spare, so that all end equally far
+    from full. The lost one takes nothing."""
+    per = facts.unit_per_replica * facts.utilisation
+    spare = [
+        0.0 if region == lost else max(0.0, count * per - load)
+        for region, (count, load) in enumerate(zip(replicas, facts.loads, strict=True))
+    ]
+    return tuple(facts.loads[lost] * each / sum(spare) for each in spare)
+
+
 def failover_fleet(facts: FailoverFacts) -> Decision[RegionFleet]:
     """Replicas by region: enough for the own load, and together enough for the whole load without any one region.
 

@@ -1,7 +1,8 @@
 """Where the KV of an idle prefix should live: the tier whose saving, less its costs, is largest.
 
 value of a stored token = chance of re-use x (recompute - fetch), never negative
-fetch = bytes / (bandwidth x size / (size + latency x bandwidth)): small copies do not reach the bandwidth
+fetch = bytes / reached, reached = lanes x copy / (latency + copy x lanes / bandwidth): small copies do not reach
+        the bandwidth, unless many are under way at once
 a tier that wears (SSD) costs its price x bytes written / endurance
 """
 
@@ -17,6 +18,8 @@ class KVTier:
     bandwidth_bytes_per_s: float
     latency_s: float
     """Of one copy."""
+    lanes: int = 1
+    """Copies under way at once: GPUs that copy over links of their own, or the queue of an SSD."""
     wear_usd_per_byte: float = 0.0
     """Price of the device / bytes that may be written to it in its life."""
 
@@ -44,8 +47,9 @@ class TierChoice:
 
 
 def effective_bandwidth(tier: KVTier, copy_bytes: float) -> float:
-    """Bytes/s of copies of that size, one after the other."""
-    return copy_bytes / (tier.latency_s + copy_bytes / tier.bandwidth_bytes_per_s)
+    """Bytes/s of copies of that size, one after the other in each lane; all lanes share the bandwidth."""
+    one_s = tier.latency_s + copy_bytes * tier.lanes / tier.bandwidth_bytes_per_s
+    return tier.lanes * copy_bytes / one_s
 
 
 def tier_value(facts: TierFacts, tier: KVTier) -> TierChoice:
@@ -72,8 +76,8 @@ def kv_tier(facts: TierFacts) -> Decision[TierChoice]:
     )
 
 
-def break_even_bandwidth(facts: TierFacts, *, latency_s: float = 0.0) -> float:
+def break_even_bandwidth(facts: TierFacts, *, latency_s: float = 0.0, lanes: int = 1) -> float:
     """Bytes/s from which fetching beats computing again; infinite where latency alone is too slow."""
-    copies = facts.tokens * facts.token_bytes / facts.copy_bytes
+    copies = facts.tokens * facts.token_bytes / facts.copy_bytes / lanes
     left = facts.recompute_s - copies * latency_s
     return facts.tokens * facts.token_bytes / left if left > 0 else float("inf")

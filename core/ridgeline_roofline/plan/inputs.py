@@ -12,6 +12,7 @@ from ridgeline_roofline.catalogue.links import Link, link_named
 from ridgeline_roofline.catalogue.model_spec import ModelSpec
 from ridgeline_roofline.catalogue.models import MODEL_IDS, model_at, model_named
 from ridgeline_roofline.plan.answer import Value
+from ridgeline_roofline.plan.bounds import NOT_NEGATIVE, Bounds
 from ridgeline_roofline.step.layout import Layout, check_layout
 from ridgeline_roofline.step.timing import FLOOR, Efficiency, Fabric, RooflineStepModel, fabric_of
 from ridgeline_roofline.units import Unit, parse_count, parse_quantity
@@ -61,6 +62,7 @@ class Extra:
     unit: Unit
     default: str
     help: str
+    within: Bounds = NOT_NEGATIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +176,7 @@ def read_inputs(
         tpot_s=text.positive("tpot", Unit.SECONDS),
         rate_per_s=text.positive("rate", Unit.REQUESTS_PER_S),
         link=link_named(text.one("link")),
-        extras={
-            extra.name: parse_quantity(text.one(extra.name) or extra.default, extra.unit, name=extra.name)
-            for extra in extras
-        },
+        extras={extra.name: _extra(extra, text.one(extra.name) or extra.default) for extra in extras},
     )
 
 
@@ -222,6 +221,11 @@ class _Texts:
         if value <= 0:
             raise SettingsError(f"{name}={self.one(name)!r}: give more than 0", param=name)
         return value
+
+
+def _extra(extra: Extra, text: str) -> float:
+    value = parse_quantity(text, extra.unit, name=extra.name)
+    return extra.within.check(value, name=extra.name, text=text)
 
 
 def _model(text: str) -> ModelSpec:

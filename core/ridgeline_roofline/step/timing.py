@@ -128,14 +128,15 @@ _PARTS = tuple(field.name.removesuffix("_s") for field in fields(OpTime) if fiel
 
 
 def op_time(op: Op, gpu: Gpu, fabric: Fabric, efficiency: Efficiency = FLOOR) -> OpTime:
-    """Seconds of one operator. Activations that the L2 holds between launches cost no memory time."""
+    """Seconds of one operator. What the L2 holds of the activations between launches costs no memory time."""
     gaps = op.launches * efficiency.launch_s
     if op.collective is not None:
         one = collective_time(op, fabric).seconds / efficiency.collective_ratio
         return OpTime(op, collectives_s=op.launches * one, host_s=gaps)
     reached = efficiency.attention_ratio if op.kind is OpKind.ATTENTION else 1.0
     rate = gpu.bandwidth_bytes_per_s * efficiency.memory_ratio * reached
-    spilled = op.activation_bytes if op.activation_bytes / max(1, op.launches) > gpu.l2.value else 0.0
+    # Of each launch only what exceeds the L2: a threshold would make one more row cost milliseconds.
+    spilled = max(0.0, op.activation_bytes - op.launches * gpu.l2.value)
     weights_s, kv_s, activations_s = op.weight_bytes / rate, op.kv_bytes / rate, spilled / rate
     peak = gpu.flops_per_s(op.arithmetic)
     share = efficiency.attention_ratio if op.kind is OpKind.ATTENTION else efficiency.matmul_ratio

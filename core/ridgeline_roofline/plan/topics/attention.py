@@ -13,6 +13,7 @@ from ridgeline_roofline.catalogue.gpus import GPU_IDS, gpu_named
 from ridgeline_roofline.catalogue.mixers import Attention, LatentAttention
 from ridgeline_roofline.catalogue.models import model_named
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import COUNTED
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -121,5 +122,9 @@ TOPIC = Topic(
     source="Shazeer, Fast Transformer Decoding, 2019; Ainslie et al., GQA, 2023; DeepSeek-V2, 2024, section 2.1",
     uses=("model", "gpu", "kv", "batch", "context"),
     answer=_answer,
-    extras=(Extra("query_tokens", Unit.TOKENS, "1", "tokens that a sequence verifies at once: 1 + drafts"),),
+    extras=(
+        Extra(
+            "query_tokens", Unit.TOKENS, "1", "tokens that a sequence verifies at once: 1 + drafts", COUNTED
+        ),
+    ),
 )

@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 from ridgeline_roofline.decisions.batching_gain import continuous_gain
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.plan.topics.crossover import crossover_rows
@@ -96,7 +97,13 @@ TOPIC = Topic(
     defaults={"tp": "8", "prompt": "1k"},
     extras=(
         Extra("cv", Unit.RATIO, "1", "standard deviation / mean of output lengths"),
-        Extra("utilisation", Unit.RATIO, "40%", "share of the rows that interactive work takes on average"),
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
+        Extra(
+            "utilisation",
+            Unit.RATIO,
+            "40%",
+            "share of the rows that interactive work takes on average",
+            SHARE,
+        ),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
     ),
 )

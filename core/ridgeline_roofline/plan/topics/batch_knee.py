@@ -9,6 +9,7 @@ a and b by least squares over steps at several batches, or from a measured pair
 from dataclasses import replace
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import CHANCE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.plan.topics.memory import TOPIC as MEMORY
@@ -136,7 +137,7 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "context": "4k"},
     extras=(
-        Extra("share", Unit.RATIO, "80%", "share of the limit that the knee stands for"),
+        Extra("share", Unit.RATIO, "80%", "share of the limit that the knee stands for", CHANCE),
         Extra("a", Unit.SECONDS, "0s", "measured fixed part; 0s: from the roofline"),
         Extra("b", Unit.SECONDS, "0s", "measured part of a sequence"),
     ),

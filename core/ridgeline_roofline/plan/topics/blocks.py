@@ -7,6 +7,7 @@ a page is one contiguous read of block x head_dim x 2 values a KV head
 
 from ridgeline_roofline.catalogue.mixers import Attention
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch, prompt_batch
@@ -99,5 +100,5 @@ TOPIC = Topic(
     uses=("model", "gpu", "tp", "kv", "batch", "prompt", "output"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "1k", "output": "200"},
-    extras=(Extra("burst", Unit.BYTES, "4KB", "contiguous bytes that memory gives at full speed"),),
+    extras=(Extra("burst", Unit.BYTES, "4KB", "contiguous bytes that memory gives at full speed", POSITIVE),),
 )

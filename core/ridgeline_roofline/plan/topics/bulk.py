@@ -10,6 +10,7 @@ from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.catalogue.formats import Dtype, Formats
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import PART, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch, prompt_batch
@@ -106,13 +107,14 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"prompt": "4k", "output": "200", "gpus": "64", "tp": "4"},
     extras=(
-        Extra("documents", Unit.COUNT, "1M", "documents in one pass"),
-        Extra("usable", Unit.RATIO, "90%", "share of the memory that may be used"),
+        Extra("documents", Unit.COUNT, "1M", "documents in one pass", POSITIVE),
+        Extra("usable", Unit.RATIO, "90%", "share of the memory that may be used", PART),
         Extra(
             "shared",
             Unit.RATIO,
             "0%",
             "share of the prompt that all documents have in common and that is cached",
+            SHARE,
         ),
     ),
 )

@@ -14,6 +14,7 @@ from ridgeline_roofline.decisions.canary import (
     sequential_bounds,
 )
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import PART, POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.units import Unit
@@ -105,10 +106,10 @@ TOPIC = Topic(
     extras=(
         Extra("base", Unit.RATIO, "1%", "share of requests that fail today"),
         Extra("regressed", Unit.RATIO, "2%", "share from which the candidate must be stopped"),
-        Extra("slower", Unit.RATIO, "5%", "slow-down of the mean latency that must be seen"),
+        Extra("slower", Unit.RATIO, "5%", "slow-down of the mean latency that must be seen", POSITIVE),
         Extra("cv", Unit.RATIO, "60%", "standard deviation / mean of the latency"),
         Extra("false_alarm", Unit.RATIO, "5%", "chance to abort a sound candidate"),
         Extra("miss", Unit.RATIO, "5%", "chance to promote a regressed one"),
-        Extra("share", Unit.RATIO, "5%", "share of the traffic that the canary gets"),
+        Extra("share", Unit.RATIO, "5%", "share of the traffic that the canary gets", PART),
     ),
 )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ridgeline_roofline.catalogue.formats import Dtype, Formats
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -31,7 +32,10 @@ def _first(values: tuple[int, ...], holds: Callable[[int], bool]) -> int | None:
 
 def _conditions(inputs: PlanInputs, claimed: float) -> tuple[tuple[Value, ...], ...]:
     """(condition, as given, what would make it possible, what to ask)."""
-    batch = _first(_BATCHES, lambda rows: _rate(inputs, batch=rows) >= claimed)
+    enough = _first(_BATCHES, lambda rows: _rate(inputs, batch=rows) >= claimed)
+    batch = enough and _first(
+        tuple(range(enough // 2 + 1, enough + 1)), lambda rows: _rate(inputs, batch=rows) >= claimed
+    )
     formats = [
         dtype
         for dtype in (Dtype.FP8, Dtype.NVFP4)
@@ -128,5 +132,5 @@ TOPIC = Topic(
     uses=("model", "gpu", "tp", "pp", "weights", "kv", "batch", "context"),
     answer=_answer,
     defaults={"tp": "8", "batch": "1", "context": "1k"},
-    extras=(Extra("claimed", Unit.TOKENS_PER_S, "500tok/s", "the claim, output tokens a second"),),
+    extras=(Extra("claimed", Unit.TOKENS_PER_S, "500tok/s", "the claim, output tokens a second", POSITIVE),),
 )

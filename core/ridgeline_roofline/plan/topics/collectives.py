@@ -9,6 +9,7 @@ two-shot beats one-shot from S = alpha B / ((n-1) (1 - 2/n))
 """
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import COUNTED_OR_NONE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.collectives import ALL_REDUCES, one_shot_crossover_bytes
@@ -103,5 +104,5 @@ TOPIC = Topic(
     uses=("model", "gpu", "tp", "batch", "link"),
     answer=_answer,
     defaults={"tp": "8"},
-    extras=(Extra("ranks", Unit.COUNT, "0", "ranks; 0: those of the layout"),),
+    extras=(Extra("ranks", Unit.COUNT, "0", "ranks; 0: those of the layout", COUNTED_OR_NONE),),
 )

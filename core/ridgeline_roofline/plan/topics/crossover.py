@@ -9,6 +9,7 @@ the bytes again. For a MoE that reads all experts the batch must be larger by to
 
 from ridgeline_roofline.catalogue.formats import Dtype
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import prompt_batch
@@ -116,5 +117,5 @@ TOPIC = Topic(
     uses=("model", "gpu", "tp", "weights", "prompt"),
     answer=_answer,
     defaults={"tp": "8", "prompt": "2k"},
-    extras=(Extra("mfu", Unit.RATIO, "50%", "share of the peak that prefill reaches"),),
+    extras=(Extra("mfu", Unit.RATIO, "50%", "share of the peak that prefill reaches", PART),),
 )

@@ -1,10 +1,12 @@
 """Joules a token by batch: power between idle and the limit, times the time of a token.
 
-power = idle + (limit - idle) x max(share of bandwidth used, share of peak arithmetic used), at most the limit
+power = idle + (limit - idle) x (memory x share of bandwidth used + compute x share of peak arithmetic used),
+        at most the limit
 J/token = GPUs x power x step time / batch
 """
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Total
+from ridgeline_roofline.plan.bounds import SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -18,7 +20,7 @@ def _busy(inputs: PlanInputs, step: StepTime) -> float:
     gpu = inputs.gpu
     memory = (step.total("weight_bytes") + step.total("kv_bytes")) / gpu.bandwidth_bytes_per_s / step.seconds
     compute = step.total("flops") / gpu.flops_per_s(inputs.formats.activations) / step.seconds
-    return min(1.0, max(memory, compute))
+    return inputs.extras["memory"] * memory + inputs.extras["compute"] * compute
 
 
 def _watts(inputs: PlanInputs, step: StepTime) -> float:
@@ -42,7 +44,10 @@ def _answer(inputs: PlanInputs) -> Plan:
     answers = (
         Answer("step", step.seconds, Unit.SECONDS, f"{inputs.batch} rows at {inputs.context_tokens} tokens"),
         Answer(
-            "busy", _busy(inputs, step), Unit.RATIO, "the larger share of bandwidth and arithmetic in use"
+            "busy",
+            _busy(inputs, step),
+            Unit.RATIO,
+            f"{inputs.extras['memory']:.0%} x bandwidth in use + {inputs.extras['compute']:.0%} x arithmetic in use",
         ),
         Answer(
             "power of a GPU",
@@ -83,7 +88,7 @@ def _answer(inputs: PlanInputs) -> Plan:
         answers,
         breaks_when=(
             "the GPU throttles below its limit: NVML's power and clocks show it; the export uses NVML, not this model",
-            "power is not linear in use: compare with nvidia-smi at idle and under a full batch, and set idle by it",
+            "the two shares are assumptions: measure power under a copy and under a matmul, and set memory and compute",
         ),
         tables=(table,),
         curve=curve,
@@ -100,6 +105,16 @@ TOPIC = Topic(
     defaults={"tp": "8"},
     extras=(
         Extra("overhead", Unit.RATIO, "40%", "host, network and cooling, as a share of the GPUs"),
+        Extra(
+            "memory",
+            Unit.RATIO,
+            "50%",
+            "of the power above idle, drawn by memory at its full bandwidth",
+            SHARE,
+        ),
+        Extra(
+            "compute", Unit.RATIO, "90%", "of the power above idle, drawn by arithmetic at its peak", SHARE
+        ),
         Extra("kwh", Unit.USD, "0.10USD", "price of a kWh"),
     ),
 )

@@ -11,6 +11,7 @@ from math import comb
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import COUNTED, COUNTED_OR_NONE, EXPONENT, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -206,9 +207,9 @@ TOPIC = Topic(
     extras=(
         Extra("dispatch", Unit.BYTES, "1B", "bytes a value when sent to experts (FP8: 1B)"),
         Extra("combine", Unit.BYTES, "2B", "bytes a value on the way back (BF16: 2B)"),
-        Extra("nodes", Unit.COUNT, "4", "nodes that a token may go to"),
-        Extra("skew", Unit.RATIO, "0.5", "exponent of the experts' popularity; 0 is even"),
-        Extra("spare", Unit.COUNT, "32", "places for copies of popular experts"),
-        Extra("drift", Unit.RATIO, "20%", "share of traffic that moved since experts were placed"),
+        Extra("nodes", Unit.COUNT, "4", "nodes that a token may go to", COUNTED),
+        Extra("skew", Unit.RATIO, "0.5", "exponent of the experts' popularity; 0 is even", EXPONENT),
+        Extra("spare", Unit.COUNT, "32", "places for copies of popular experts", COUNTED_OR_NONE),
+        Extra("drift", Unit.RATIO, "20%", "share of traffic that moved since experts were placed", SHARE),
     ),
 )

@@ -8,8 +8,9 @@ lower bound = total load / unit x n / (n - 1), for n regions of equal size
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.decisions.capacity_unit import CapacityFacts, capacity_units
-from ridgeline_roofline.decisions.failover import FailoverFacts, failover_fleet
+from ridgeline_roofline.decisions.failover import FailoverFacts, failover_fleet, failover_routes
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.serving import Workload
@@ -30,7 +31,8 @@ def _answer(inputs: PlanInputs) -> Plan:
     if unit.value == 0:
         raise SettingsError(f"no replica serves this: {unit.derivation}", param="tp")
     usable = inputs.extras["utilisation"]
-    decided = failover_fleet(FailoverFacts(loads, unit.value, usable))
+    facts = FailoverFacts(loads, unit.value, usable)
+    decided = failover_fleet(facts)
     fleet, per = decided.value, unit.value * usable
     needed = sum(max(1, -int(-load // per)) for load in loads)
     total = sum(fleet.replicas)
@@ -71,13 +73,20 @@ def _answer(inputs: PlanInputs) -> Plan:
         (Unit.TEXT, Unit.REQUESTS_PER_S, Unit.COUNT, Unit.RATIO, Unit.RATIO),
         tuple(rows),
     )
+    names = _REGIONS[: len(loads)]
+    routes = Table(
+        "Where the load of a lost region goes, by what the others have to spare",
+        ("lost", *names),
+        (Unit.TEXT, *(Unit.REQUESTS_PER_S for _ in names)),
+        tuple((name, *failover_routes(facts, fleet.replicas, lost=n)) for n, name in enumerate(names)),
+    )
     return Plan(
         answers,
         breaks_when=(
             "caches are cold where the traffic goes: prefill is higher for a while; see hit tokens after a drill",
             "regions peak at different hours: sizing each by its own peak is too much; give the peak of the sum",
         ),
-        tables=(table,),
+        tables=(table, routes),
         totals=(Total("replicas", ("replicas without failover", "headroom")),),
     )
 
@@ -90,13 +99,17 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "rate": "60/s"},
     extras=(
-        Extra("a", Unit.RATIO, "50%", "share of the load in region a"),
-        Extra("b", Unit.RATIO, "30%", "in region b"),
-        Extra("c", Unit.RATIO, "20%", "in region c; 0%: there is none"),
-        Extra("d", Unit.RATIO, "0%", "in region d"),
+        Extra("a", Unit.RATIO, "50%", "share of the load in region a", SHARE),
+        Extra("b", Unit.RATIO, "30%", "in region b", SHARE),
+        Extra("c", Unit.RATIO, "20%", "in region c; 0%: there is none", SHARE),
+        Extra("d", Unit.RATIO, "0%", "in region d", SHARE),
         Extra(
-            "utilisation", Unit.RATIO, "80%", "share of a replica's unit that may be used, also after a loss"
+            "utilisation",
+            Unit.RATIO,
+            "80%",
+            "share of a replica's unit that may be used, also after a loss",
+            PART,
         ),
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
     ),
 )

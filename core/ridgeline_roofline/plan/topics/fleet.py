@@ -13,6 +13,7 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_roofline.catalogue.gpus import Gpu
 from ridgeline_roofline.decisions.capacity_unit import CapacityFacts, capacity_units
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import COUNTED_OR_NONE, PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.serving import Workload
@@ -88,6 +89,12 @@ def _answer(inputs: PlanInputs) -> Plan:
             f"ceil of what is left / ({two:.3f} x utilisation)",
         ),
         Answer(
+            "quota to grant",
+            (there * one + more * two) * inputs.extras["utilisation"],
+            Unit.REQUESTS_PER_S,
+            "all units x utilisation: tenants' shares of it are in the same unit on either kind",
+        ),
+        Answer(
             "share to route to the first",
             share,
             Unit.RATIO,
@@ -123,8 +130,8 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"gpu": "h100-sxm,b200", "tp": "8", "rate": "40/s"},
     extras=(
-        Extra("first", Unit.COUNT, "32", "GPUs of the first kind that are there"),
-        Extra("utilisation", Unit.RATIO, "80%", "share of a replica's unit that may be used"),
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
+        Extra("first", Unit.COUNT, "32", "GPUs of the first kind that are there", COUNTED_OR_NONE),
+        Extra("utilisation", Unit.RATIO, "80%", "share of a replica's unit that may be used", PART),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
     ),
 )

@@ -9,6 +9,7 @@ from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.catalogue.gpus import Gpu
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch, prompt_batch
@@ -111,5 +112,5 @@ TOPIC = Topic(
     uses=("model", "gpu", "tp", "weights", "kv", "context", "prompt"),
     answer=_answer,
     defaults={"gpu": "h100-sxm,b200", "tp": "4", "context": "4k"},
-    extras=(Extra("usable", Unit.RATIO, "90%", "share of the memory that may be used"),),
+    extras=(Extra("usable", Unit.RATIO, "90%", "share of the memory that may be used", PART),),
 )

@@ -6,6 +6,7 @@ a recurrent layer keeps one state a sequence; a prefix can be restored only wher
 
 from ridgeline_roofline.catalogue.mixers import Attention, LatentAttention, Recurrent
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
+from ridgeline_roofline.plan.bounds import POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.ops import STATE_BYTES
@@ -113,5 +114,7 @@ TOPIC = Topic(
     uses=("model", "kv", "context"),
     answer=_answer,
     defaults={"model": "gpt-oss-120b", "context": "32k", "tp": "1", "gpu": "b200"},
-    extras=(Extra("checkpoint", Unit.TOKENS, "1024", "tokens between kept copies of recurrent states"),),
+    extras=(
+        Extra("checkpoint", Unit.TOKENS, "1024", "tokens between kept copies of recurrent states", POSITIVE),
+    ),
 )

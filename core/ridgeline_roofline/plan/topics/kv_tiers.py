@@ -1,8 +1,9 @@
 """Where the KV of an idle prefix should live: host, SSD, remote, or nowhere.
 
 value = chance of re-use x (recompute - fetch) x GPU price - bytes x wear
-fetch = bytes / reached bandwidth;  reached = copy / (latency + copy / bandwidth)
-break-even bandwidth = bytes / (recompute - copies x latency)
+fetch = bytes / reached bandwidth;  reached = lanes x copy / (latency + copy x lanes / bandwidth)
+        lanes: copies under way at once, one a GPU, or the queue of the SSDs
+break-even bandwidth = bytes / (recompute - copies / lanes x latency)
 life of an SSD = size x writes a day x years / bytes written
 """
 
@@ -15,6 +16,7 @@ from ridgeline_roofline.decisions.kv_tier import (
     tier_value,
 )
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import COUNTED, PART, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import prompt_batch
@@ -30,9 +32,9 @@ def _answer(inputs: PlanInputs) -> Plan:
     recompute_s = inputs.step_model().step_s(prompt_batch(tokens)) / extras["efficiency"]
     wear = extras["ssd_price"] / (extras["ssd_size"] * extras["ssd_writes"] * 365 * extras["ssd_years"])
     tiers = (
-        KVTier("host", gpus * inputs.gpu.host_link.value, extras["host_latency"]),
-        KVTier("ssd", extras["ssd"], 80e-6, wear),
-        KVTier("remote", gpus * inputs.link.bytes_per_s, inputs.link.latency_s),
+        KVTier("host", gpus * inputs.gpu.host_link.value, extras["host_latency"], gpus),
+        KVTier("ssd", extras["ssd"], extras["ssd_latency"], int(extras["ssd_queue"]), wear),
+        KVTier("remote", gpus * inputs.link.bytes_per_s, inputs.link.latency_s, gpus),
     )
     facts = TierFacts(
         tokens=tokens,
@@ -45,7 +47,8 @@ def _answer(inputs: PlanInputs) -> Plan:
     )
     decided = kv_tier(facts)
     written = inputs.rate_per_s * size * (1 - extras["reuse"])
-    life_s = extras["ssd_size"] * extras["ssd_writes"] * 365 * extras["ssd_years"] / written
+    endurance = extras["ssd_size"] * extras["ssd_writes"] * 365 * extras["ssd_years"]
+    life_s = endurance / written if written else float("inf")
     answers = (
         Answer("KV of the prefix", size, Unit.BYTES, f"{tokens} tokens x {size / tokens:,.0f} bytes"),
         Answer("recompute", recompute_s, Unit.SECONDS, f"prefill of {tokens} tokens on {inputs.layout}"),
@@ -57,10 +60,10 @@ def _answer(inputs: PlanInputs) -> Plan:
         ),
         Answer(
             "break-even with small copies",
-            break_even_bandwidth(facts, latency_s=extras["host_latency"]),
+            break_even_bandwidth(facts, latency_s=extras["host_latency"], lanes=gpus),
             Unit.BYTES_PER_S,
             f"{size / extras['copy']:,.0f} copies of {show(extras['copy'], Unit.BYTES)} "
-            f"at {show(extras['host_latency'], Unit.SECONDS)} each",
+            f"at {show(extras['host_latency'], Unit.SECONDS)} each, {gpus} at once",
         ),
         Answer("tier", decided.value.name, Unit.TEXT, decided.derivation),
         Answer(
@@ -105,6 +108,7 @@ def _answer(inputs: PlanInputs) -> Plan:
         answers,
         breaks_when=(
             "the GPU is idle anyway: recomputing is then free; see busy share",
+            "a prefix is kept for hours: memory costs too while it waits; see re-use by age before a tier is enlarged",
             "many fetches share the link: each gets less; see bytes/s of the transfer metric and fetch time's p99",
         ),
         tables=(table,),
@@ -119,14 +123,16 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "prompt": "8k", "rate": "2/s"},
     extras=(
-        Extra("reuse", Unit.RATIO, "30%", "chance that the prefix is asked for again in time"),
-        Extra("copy", Unit.BYTES, "256kB", "contiguous bytes of one copy"),
+        Extra("reuse", Unit.RATIO, "30%", "chance that the prefix is asked for again in time", SHARE),
+        Extra("copy", Unit.BYTES, "256kB", "contiguous bytes of one copy", POSITIVE),
         Extra("host_latency", Unit.SECONDS, "5us", "fixed cost of a copy to the host"),
-        Extra("ssd", Unit.BYTES_PER_S, "7GB/s", "read rate of the SSDs of a node"),
-        Extra("ssd_size", Unit.BYTES, "15TB", "their size"),
-        Extra("ssd_writes", Unit.COUNT, "1", "whole writes a day that they stand (DWPD)"),
-        Extra("ssd_years", Unit.COUNT, "5", "for that many years"),
+        Extra("ssd", Unit.BYTES_PER_S, "7GB/s", "read rate of the SSDs of a node", POSITIVE),
+        Extra("ssd_latency", Unit.SECONDS, "80us", "of one read"),
+        Extra("ssd_queue", Unit.COUNT, "32", "reads under way at once", COUNTED),
+        Extra("ssd_size", Unit.BYTES, "15TB", "their size", POSITIVE),
+        Extra("ssd_writes", Unit.COUNT, "1", "whole writes a day that they stand (DWPD)", POSITIVE),
+        Extra("ssd_years", Unit.COUNT, "5", "for that many years", POSITIVE),
         Extra("ssd_price", Unit.USD, "1500USD", "and their price"),
-        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches"),
+        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches", PART),
     ),
 )

@@ -10,6 +10,7 @@ from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.catalogue.formats import Dtype
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -168,5 +169,5 @@ TOPIC = Topic(
         "batch": "16",
         "context": "4k",
     },
-    extras=(Extra("usable", Unit.RATIO, "90%", "share of the memory for weights and KV"),),
+    extras=(Extra("usable", Unit.RATIO, "90%", "share of the memory for weights and KV", PART),),
 )

@@ -6,12 +6,15 @@ prefill GPUs = rate x prefill time of what is cold x GPUs of a replica / utilisa
 decode GPUs  = rate x output x step / batch, with the batch that KV memory and TPOT allow
 """
 
-from math import ceil
+from ridgeline_contracts.errors import SettingsError
 
+from ridgeline_roofline.decisions.pool_ratio import PoolFacts, pool_sizes
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
+from ridgeline_roofline.plan.bounds import PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
-from ridgeline_roofline.step.batch import decode_batch, prompt_batch
+from ridgeline_roofline.serving import Workload, decode_s, largest_count, memory_rows
+from ridgeline_roofline.step.batch import prompt_batch
 from ridgeline_roofline.units import Unit, show
 
 _SHARES = tuple(n / 20 for n in range(21))
@@ -20,7 +23,7 @@ _SHARES = tuple(n / 20 for n in range(21))
 def _cold_s(inputs: PlanInputs, warm: float) -> float:
     tokens = max(1.0, inputs.prompt_tokens * (1 - warm))
     batch = prompt_batch(tokens, cached_tokens=inputs.prompt_tokens - tokens)
-    return inputs.step_model().step_s(batch) / inputs.extras["mfu"]
+    return inputs.step_model().step_s(batch) / inputs.extras["efficiency"]
 
 
 def _warm_needed(inputs: PlanInputs) -> float:
@@ -33,33 +36,49 @@ def _warm_needed(inputs: PlanInputs) -> float:
     return high
 
 
-def _decode_rows(inputs: PlanInputs, context: float) -> int:
+def _decode_rows(inputs: PlanInputs, work: Workload) -> int:
     """The most that memory holds and the TPOT target allows; at least one."""
-    held = inputs.model.parameters * inputs.formats.weights.bytes_per_element
-    left = inputs.gpu.memory_bytes * inputs.layout.gpus * 0.9 - held
-    rows = max(1, int(left / inputs.model.kv_bytes(context, inputs.formats.kv)))
-    model = inputs.step_model()
-    while rows > 1 and model.step_s(decode_batch(rows, context)) > inputs.tpot_s:
-        rows -= max(1, rows // 50)
-    return rows
+    model, reached = inputs.step_model(), inputs.extras["efficiency"]
+    held = memory_rows(model, work)
+    if held == 0:
+        raise SettingsError(
+            f"tp={inputs.layout.tp}: no KV of {work.context_tokens:.0f} tokens fits beside the weights; "
+            "give more ranks, smaller weights or a shorter prompt",
+            param="tp",
+        )
+    return max(
+        1, largest_count(lambda n: decode_s(model, work, n, efficiency=reached) <= inputs.tpot_s, held)
+    )
 
 
 def _answer(inputs: PlanInputs) -> Plan:
     cold_s, warm = _cold_s(inputs, 0.0), _warm_needed(inputs)
     expected = max(warm, inputs.extras["warm"])
-    prefill_s, context = _cold_s(inputs, expected), inputs.prompt_tokens + inputs.output_tokens / 2
-    rows = _decode_rows(inputs, context)
-    step_s = inputs.step_model().step_s(decode_batch(rows, context))
-    gpus, load = inputs.layout.gpus, inputs.extras["utilisation"]
-    prefill_gpus = gpus * ceil(inputs.rate_per_s * prefill_s / load)
-    decode_gpus = gpus * ceil(inputs.rate_per_s * inputs.output_tokens * step_s / rows / load)
+    prefill_s = _cold_s(inputs, expected)
+    work = Workload(inputs.prompt_tokens, inputs.output_tokens, inputs.ttft_s, inputs.tpot_s)
+    rows = _decode_rows(inputs, work)
+    step_s = decode_s(inputs.step_model(), work, rows, efficiency=inputs.extras["efficiency"])
+    cold = max(1.0, inputs.prompt_tokens * (1 - expected))
+    pools = pool_sizes(
+        PoolFacts(
+            inputs.rate_per_s,
+            cold,
+            inputs.output_tokens,
+            cold / prefill_s,
+            rows / step_s,
+            inputs.extras["utilisation"],
+        )
+    )
+    gpus = inputs.layout.gpus
+    prefill_gpus, decode_gpus = gpus * pools.value.prefill, gpus * pools.value.decode
     kv = inputs.model.kv_bytes(inputs.prompt_tokens, inputs.formats.kv)
     answers = (
         Answer(
             "TTFT, all cold",
             cold_s,
             Unit.SECONDS,
-            f"{inputs.prompt_tokens} tokens on {inputs.layout} at {inputs.extras['mfu']:.0%} of the floor's speed",
+            f"{inputs.prompt_tokens} tokens on {inputs.layout} at {inputs.extras['efficiency']:.0%} "
+            "of the floor's speed",
         ),
         Answer(
             "warm share needed",
@@ -81,14 +100,13 @@ def _answer(inputs: PlanInputs) -> Plan:
             "prefill GPUs",
             prefill_gpus,
             Unit.COUNT,
-            f"{gpus} x ceil({inputs.rate_per_s:.3g}/s x {show(prefill_s, Unit.SECONDS)} / {load:.0%})",
+            f"{gpus} x {pools.value.prefill}; {pools.derivation}",
         ),
         Answer(
             "decode GPUs",
             decode_gpus,
             Unit.COUNT,
-            f"{gpus} x ceil({inputs.rate_per_s:.3g}/s x {inputs.output_tokens} x {show(step_s, Unit.SECONDS)} / {rows} "
-            f"/ {load:.0%})",
+            f"{gpus} x {pools.value.decode}; see the line above",
         ),
         Answer("GPUs", prefill_gpus + decode_gpus, Unit.COUNT, "both pools"),
         Answer(
@@ -125,8 +143,8 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"prompt": "64k", "output": "500", "ttft": "2s", "rate": "2/s", "tp": "8"},
     extras=(
-        Extra("mfu", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches"),
-        Extra("warm", Unit.RATIO, "50%", "share that the cache is expected to hold"),
-        Extra("utilisation", Unit.RATIO, "70%", "busy share that the pools are sized for"),
+        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches", PART),
+        Extra("warm", Unit.RATIO, "50%", "share that the cache is expected to hold", SHARE),
+        Extra("utilisation", Unit.RATIO, "70%", "busy share that the pools are sized for", PART),
     ),
 )

@@ -8,6 +8,7 @@ the break-even rate of sleeping: one wake a gap, and GPUs freed for 1/rate - ser
 """
 
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Value
+from ridgeline_roofline.plan.bounds import COUNTED, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch, prompt_batch
@@ -118,10 +119,10 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"model": "llama-3.1-8b", "tp": "1", "rate": "30/h", "ttft": "2s"},
     extras=(
-        Extra("dedicated", Unit.RATIO, "30%", "busy share from which a model keeps its own GPUs"),
-        Extra("asleep", Unit.RATIO, "5%", "busy share below which it may sleep"),
-        Extra("sequences", Unit.COUNT, "8", "sequences that a shared model must be able to hold"),
+        Extra("dedicated", Unit.RATIO, "30%", "busy share from which a model keeps its own GPUs", SHARE),
+        Extra("asleep", Unit.RATIO, "5%", "busy share below which it may sleep", SHARE),
+        Extra("sequences", Unit.COUNT, "8", "sequences that a shared model must be able to hold", COUNTED),
         Extra("wake", Unit.SECONDS, "300ms", "fixed part of a wake"),
-        Extra("disk", Unit.BYTES_PER_S, "7GB/s", "read rate of the local disk"),
+        Extra("disk", Unit.BYTES_PER_S, "7GB/s", "read rate of the local disk", POSITIVE),
     ),
 )

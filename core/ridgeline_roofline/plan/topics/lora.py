@@ -6,9 +6,12 @@ N (1 - (1 - 1/N)^batch) of them at equal popularity, the most that a batch of th
 a kernel that pads every adapter to the largest rank reads and multiplies with the largest rank for all
 """
 
+from ridgeline_contracts.errors import SettingsError
+
 from ridgeline_roofline.catalogue.mixers import Attention
 from ridgeline_roofline.catalogue.model_spec import DenseMlp
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
+from ridgeline_roofline.plan.bounds import COUNTED, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -36,6 +39,10 @@ def _answer(inputs: PlanInputs) -> Plan:
     extras, gpus = inputs.extras, inputs.layout.tp
     width = adapted_width(inputs)
     rank, largest, adapters = extras["rank"], extras["max_rank"], extras["adapters"]
+    if largest < rank:
+        raise SettingsError(
+            f"max_rank={largest:.0f} is less than rank={rank:.0f}: give at least {rank:.0f}", param="max_rank"
+        )
     one = rank * width * _ADAPTER_BYTES
     padded = largest * width * _ADAPTER_BYTES
     model, rate = inputs.step_model(), inputs.gpu.bandwidth_bytes_per_s
@@ -135,10 +142,10 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"model": "llama-3.1-8b", "tp": "1", "batch": "64", "context": "2k"},
     extras=(
-        Extra("rank", Unit.COUNT, "16", "rank of a usual adapter"),
-        Extra("max_rank", Unit.COUNT, "64", "largest rank that the server accepts and pads to"),
-        Extra("adapters", Unit.COUNT, "1000", "adapters that requests choose from"),
-        Extra("share", Unit.RATIO, "20%", "of the memory left beside the weights, for adapters"),
+        Extra("rank", Unit.COUNT, "16", "rank of a usual adapter", COUNTED),
+        Extra("max_rank", Unit.COUNT, "64", "largest rank that the server accepts and pads to", COUNTED),
+        Extra("adapters", Unit.COUNT, "1000", "adapters that requests choose from", POSITIVE),
+        Extra("share", Unit.RATIO, "20%", "of the memory left beside the weights, for adapters", SHARE),
         Extra("host", Unit.BYTES, "64GB", "host memory for adapters"),
     ),
 )

@@ -5,6 +5,7 @@ MBU = (active weights + KV of the resident context, both as really read in a ste
 """
 
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total
+from ridgeline_roofline.plan.bounds import PART, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -97,8 +98,8 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "batch": "16", "context": "4k"},
     extras=(
-        Extra("step", Unit.SECONDS, "12ms", "measured wall time of a decode step"),
-        Extra("busy", Unit.RATIO, "80%", "share of that time in which kernels ran"),
-        Extra("pool", Unit.RATIO, "50%", "share of the memory that the KV pool takes"),
+        Extra("step", Unit.SECONDS, "12ms", "measured wall time of a decode step", POSITIVE),
+        Extra("busy", Unit.RATIO, "80%", "share of that time in which kernels ran", PART),
+        Extra("pool", Unit.RATIO, "50%", "share of the memory that the KV pool takes", SHARE),
     ),
 )

@@ -10,6 +10,7 @@ from ridgeline_roofline.catalogue.formats import Dtype, Formats
 from ridgeline_roofline.catalogue.mixers import Attention
 from ridgeline_roofline.catalogue.model_spec import DenseMlp, ModelSpec
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import PART, POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.layout import kv_share
@@ -189,8 +190,8 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "4", "prompt": "8192", "context": "4k"},
     extras=(
-        Extra("usable", Unit.RATIO, "92%", "share of the memory that the engine may take"),
-        Extra("step", Unit.TOKENS, "8192", "largest step, in tokens"),
+        Extra("usable", Unit.RATIO, "92%", "share of the memory that the engine may take", PART),
+        Extra("step", Unit.TOKENS, "8192", "largest step, in tokens", POSITIVE),
         Extra("runtime", Unit.BYTES, "600MB", "device context and libraries"),
         Extra("graphs", Unit.BYTES, "1GB", "captured graphs"),
         Extra("channels", Unit.BYTES, "200MB", "buffers of the collective library"),

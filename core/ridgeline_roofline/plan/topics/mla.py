@@ -12,6 +12,7 @@ from ridgeline_roofline.catalogue.formats import Dtype
 from ridgeline_roofline.catalogue.gpus import GPU_IDS, gpu_named
 from ridgeline_roofline.catalogue.mixers import LatentAttention
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import COUNTED
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.units import Unit
@@ -115,6 +116,7 @@ TOPIC = Topic(
             Unit.TOKENS,
             "1",
             "query tokens of one sequence in the step: 1 in decode, a chunk in prefill",
+            COUNTED,
         ),
     ),
 )

@@ -8,6 +8,7 @@ parameters is cheaper from the batch on at which the touched experts outweigh it
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.units import Unit, show
@@ -134,6 +135,6 @@ TOPIC = Topic(
     defaults={"model": "deepseek-v3", "tp": "8", "gpu": "h200", "batch": "64"},
     extras=(
         Extra("dense", Unit.COUNT, "0", "parameters of the dense model to compare with; 0: quality x active"),
-        Extra("quality", Unit.RATIO, "3", "dense parameters that are worth one active parameter"),
+        Extra("quality", Unit.RATIO, "3", "dense parameters that are worth one active parameter", POSITIVE),
     ),
 )

@@ -6,6 +6,7 @@ against TP over as many GPUs: PP wins where an all-reduce costs more than what s
 """
 
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import COUNTED
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -123,5 +124,5 @@ TOPIC = Topic(
     uses=("model", "gpu", "tp", "pp", "weights", "kv", "batch", "context", "link"),
     answer=_answer,
     defaults={"model": "llama-3.1-405b", "tp": "8", "pp": "2", "context": "4k"},
-    extras=(Extra("micro", Unit.COUNT, "2", "micro-batches in flight"),),
+    extras=(Extra("micro", Unit.COUNT, "2", "micro-batches in flight", COUNTED),),
 )

@@ -7,6 +7,7 @@ wait      = output x step / (batch + 1): the next of the running sequences to en
 
 from ridgeline_roofline.decisions.preemption import PreemptionFacts, preemption_choice, preemption_costs_ms
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan
+from ridgeline_roofline.plan.bounds import PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
@@ -81,7 +82,13 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "context": "4k", "batch": "64"},
     extras=(
-        Extra("kept", Unit.RATIO, "0%", "share of the victim's tokens that the prefix cache will still hold"),
-        Extra("copy_ratio", Unit.RATIO, "60%", "share of the host link that block copies reach"),
+        Extra(
+            "kept",
+            Unit.RATIO,
+            "0%",
+            "share of the victim's tokens that the prefix cache will still hold",
+            SHARE,
+        ),
+        Extra("copy_ratio", Unit.RATIO, "60%", "share of the host link that block copies reach", PART),
     ),
 )

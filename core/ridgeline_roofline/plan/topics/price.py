@@ -12,16 +12,16 @@ from ridgeline_roofline.catalogue.formats import Dtype, Formats
 from ridgeline_roofline.decisions.price import Price, PriceFacts, price_per_token
 from ridgeline_roofline.decisions.resource_weights import MICRO, WeightFacts, resource_weights
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
-from ridgeline_roofline.step.timing import Efficiency, RooflineStepModel
+from ridgeline_roofline.serving import slowed
+from ridgeline_roofline.step.timing import RooflineStepModel
 from ridgeline_roofline.units import Unit
 
 
 def _model(inputs: PlanInputs) -> RooflineStepModel:
-    reached = inputs.extras["efficiency"]
-    slower = Efficiency(reached, reached, 1.0, 1.0, inputs.efficiency.launch_s, inputs.efficiency.host_s)
-    return replace(inputs.step_model(), efficiency=slower)
+    return slowed(inputs.step_model(), inputs.extras["efficiency"])
 
 
 def _facts(inputs: PlanInputs) -> PriceFacts:
@@ -122,9 +122,9 @@ TOPIC = Topic(
     defaults={"tp": "8", "batch": "64"},
     extras=(
         Extra("gpu_hour", Unit.USD, "0USD", "of one GPU; 0USD: the catalogue's assumption"),
-        Extra("utilisation", Unit.RATIO, "50%", "share of the paid time that serves requests"),
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
-        Extra("cached", Unit.RATIO, "30%", "share of the prompt that is cached"),
+        Extra("utilisation", Unit.RATIO, "50%", "share of the paid time that serves requests", PART),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
+        Extra("cached", Unit.RATIO, "30%", "share of the prompt that is cached", SHARE),
         Extra("margin", Unit.RATIO, "0%", "on top of the cost"),
     ),
 )

@@ -6,6 +6,7 @@ B = rate x output x step(B)      resident KV = B x KV of a sequence half-way thr
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan
+from ridgeline_roofline.plan.bounds import COUNTED, PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.queueing import residents
@@ -108,7 +109,7 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "rate": "3/s"},
     extras=(
-        Extra("replicas", Unit.COUNT, "1", "replicas that share the rate"),
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
+        Extra("replicas", Unit.COUNT, "1", "replicas that share the rate", COUNTED),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
     ),
 )

@@ -10,6 +10,7 @@ from math import ceil
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.plan.answer import Answer, Plan, Total
+from ridgeline_roofline.plan.bounds import AT_LEAST_ONE, PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.serving import Workload, prefill_s, served
@@ -117,9 +118,9 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "rate": "20/s"},
     extras=(
-        Extra("peak", Unit.RATIO, "2", "peak rate over the mean"),
-        Extra("cached", Unit.RATIO, "30%", "share of prompt tokens that the prefix cache gives"),
-        Extra("utilisation", Unit.RATIO, "80%", "of the capacity, at the peak"),
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
+        Extra("peak", Unit.RATIO, "2", "peak rate over the mean", AT_LEAST_ONE),
+        Extra("cached", Unit.RATIO, "30%", "share of prompt tokens that the prefix cache gives", SHARE),
+        Extra("utilisation", Unit.RATIO, "80%", "of the capacity, at the peak", PART),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
     ),
 )

@@ -8,10 +8,13 @@ a request that finds more ahead would miss its target: refuse it at once, with t
 
 from ridgeline_contracts.errors import SettingsError
 
+from ridgeline_roofline.decisions.backlog import BacklogFacts, backlog_tokens
+from ridgeline_roofline.decisions.chunk import LEAST_CHUNK_TOKENS, ChunkFacts, chunk_budget_tokens
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
+from ridgeline_roofline.plan.bounds import PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
-from ridgeline_roofline.queueing import largest
+from ridgeline_roofline.serving import slowed
 from ridgeline_roofline.step.batch import StepBatch
 from ridgeline_roofline.units import Unit, show
 
@@ -25,7 +28,20 @@ def _step_s(inputs: PlanInputs, chunk: float) -> float:
         prefill_tokens=chunk,
         prefill_pairs=chunk * inputs.prompt_tokens / 2,
     )
-    return inputs.step_model().step_s(batch) / inputs.extras["efficiency"]
+    return slowed(inputs.step_model(), inputs.extras["efficiency"]).step_s(batch)
+
+
+def _facts(inputs: PlanInputs) -> BacklogFacts:
+    """As the engine gives them to the same decisions: half of a prompt lies before a chunk on average."""
+    chunk = ChunkFacts(
+        decode_rows=inputs.batch,
+        context_tokens=inputs.batch * inputs.context_tokens,
+        max_step_tokens=int(inputs.extras["most"]),
+        min_chunk_tokens=LEAST_CHUNK_TOKENS,
+        tpot_target_ms=inputs.tpot_s * 1e3,
+        chunk_context_tokens=inputs.prompt_tokens // 2,
+    )
+    return BacklogFacts(chunk, inputs.ttft_s * 1e3)
 
 
 def _answer(inputs: PlanInputs) -> Plan:
@@ -37,18 +53,22 @@ def _answer(inputs: PlanInputs) -> Plan:
             "prompt can be computed beside them; give a smaller batch, a longer target, or more GPUs",
             param="tpot",
         )
-    chunk = float(
-        int(largest(lambda tokens: _step_s(inputs, tokens) <= inputs.tpot_s, 0.0, inputs.extras["most"]))
-    )
-    step_s = _step_s(inputs, chunk)
-    rate = chunk / step_s
-    own_s = inputs.prompt_tokens / rate if rate else float("inf")
-    slack_s = max(0.0, inputs.ttft_s - own_s)
-    backlog = slack_s * rate
+    if inputs.extras["most"] <= inputs.batch:
+        raise SettingsError(
+            f"most={inputs.extras['most']:.0f}: the {inputs.batch} rows that decode fill the step; give more",
+            param="most",
+        )
+    facts, model = _facts(inputs), slowed(inputs.step_model(), inputs.extras["efficiency"])
+    chunk = chunk_budget_tokens(model, facts.chunk)
+    waiting = backlog_tokens(model, facts)
+    rate = waiting.value.tokens_per_ms * 1e3
+    step_s = chunk.value / rate
+    own_s = inputs.prompt_tokens / rate
+    backlog = max(0, waiting.value.tokens - inputs.prompt_tokens)
     sustained = rate / inputs.prompt_tokens
     ahead = inputs.extras["ahead"]
     over = max(0.0, ahead - backlog)
-    retry_s = over / rate if rate else float("inf")
+    retry_s = over / rate
     verdict = "admit" if over == 0 and own_s <= inputs.ttft_s else "refuse"
     if own_s > inputs.ttft_s:
         verdict = "refuse: it misses the target even alone"
@@ -65,11 +85,11 @@ def _answer(inputs: PlanInputs) -> Plan:
         Answer("TPOT target", inputs.tpot_s, Unit.SECONDS, "decode alone + left for prefill"),
         Answer(
             "chunk",
-            chunk,
+            chunk.value,
             Unit.TOKENS,
-            f"the most whose step is within the target: {show(step_s, Unit.SECONDS)}",
+            chunk.derivation,
         ),
-        Answer("prefill rate", rate, Unit.TOKENS_PER_S, f"{chunk:.0f} / {show(step_s, Unit.SECONDS)}"),
+        Answer("prefill rate", rate, Unit.TOKENS_PER_S, f"{chunk.value} / {show(step_s, Unit.SECONDS)}"),
         Answer(
             "prompts a second",
             sustained,
@@ -81,7 +101,7 @@ def _answer(inputs: PlanInputs) -> Plan:
             "backlog that the target absorbs",
             backlog,
             Unit.TOKENS,
-            f"({show(inputs.ttft_s, Unit.SECONDS)} - own) x rate",
+            f"{waiting.derivation}; less its own {inputs.prompt_tokens}",
         ),
         Answer("verdict", verdict, Unit.TEXT, f"{ahead:.0f} tokens are ahead"),
         Answer(
@@ -116,7 +136,7 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "batch": "64"},
     extras=(
-        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached"),
+        Extra("efficiency", Unit.RATIO, "70%", "share of the floor's speed that is reached", PART),
         Extra("most", Unit.TOKENS, "8192", "largest step in tokens"),
         Extra("ahead", Unit.TOKENS, "20000", "prompt tokens that wait in front of a new request"),
     ),

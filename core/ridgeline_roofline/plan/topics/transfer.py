@@ -7,6 +7,7 @@ delay = what is left when the last layer has been computed: one layer's KV, pull
 """
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan
+from ridgeline_roofline.plan.bounds import COUNTED_OR_NONE, PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import prompt_batch
@@ -109,8 +110,8 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"tp": "8", "prompt": "8k"},
     extras=(
-        Extra("mfu", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches"),
-        Extra("efficiency", Unit.RATIO, "85%", "share of the link's rate that transfers reach"),
-        Extra("receivers", Unit.COUNT, "0", "NICs on the decode side; 0: as many as send"),
+        Extra("mfu", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches", PART),
+        Extra("efficiency", Unit.RATIO, "85%", "share of the link's rate that transfers reach", PART),
+        Extra("receivers", Unit.COUNT, "0", "NICs on the decode side; 0: as many as send", COUNTED_OR_NONE),
     ),
 )

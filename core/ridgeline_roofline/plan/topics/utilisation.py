@@ -9,6 +9,7 @@ ceiling           the largest rho whose p-th wait is what the target leaves
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table, Total
+from ridgeline_roofline.plan.bounds import CHANCE, COUNTED, PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.queueing import mean_wait_s, utilisation_ceiling, wait_quantile_s
@@ -130,8 +131,8 @@ TOPIC = Topic(
     extras=(
         Extra("service", Unit.SECONDS, "0s", "mean service time; 0s: the prefill of --prompt"),
         Extra("scv", Unit.RATIO, "1.5", "variance / mean^2 of the service time (1: exponential)"),
-        Extra("quantile", Unit.RATIO, "99%", "share of requests that must not wait longer"),
-        Extra("servers", Unit.COUNT, "4", "replicas behind one queue"),
-        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches"),
+        Extra("quantile", Unit.RATIO, "99%", "share of requests that must not wait longer", CHANCE),
+        Extra("servers", Unit.COUNT, "4", "replicas behind one queue", COUNTED),
+        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that prefill reaches", PART),
     ),
 )

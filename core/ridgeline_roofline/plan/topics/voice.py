@@ -8,6 +8,7 @@ speech plays at some tokens a second: a TPOT below that never stutters
 from ridgeline_roofline.catalogue.formats import Formats, arithmetic_of
 from ridgeline_roofline.catalogue.models import model_named
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
+from ridgeline_roofline.plan.bounds import COUNTED, PART, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import StepBatch, decode_batch, prompt_batch
@@ -112,15 +113,15 @@ TOPIC = Topic(
     answer=_answer,
     defaults={"model": "llama-3.1-8b", "tp": "1", "prompt": "2k", "context": "2k", "batch": "16"},
     extras=(
-        Extra("budget", Unit.SECONDS, "300ms", "from the end of speech to the first sound"),
+        Extra("budget", Unit.SECONDS, "300ms", "from the end of speech to the first sound", POSITIVE),
         Extra("capture", Unit.SECONDS, "20ms", "microphone frame and jitter buffer"),
         Extra("endpoint", Unit.SECONDS, "80ms", "knowing that the caller has finished"),
         Extra("recognition", Unit.SECONDS, "40ms", "last words to text"),
         Extra("network", Unit.SECONDS, "30ms", "both ways"),
         Extra("synthesis", Unit.SECONDS, "60ms", "first sound of a clause"),
-        Extra("clause", Unit.TOKENS, "8", "tokens that synthesis needs to start"),
-        Extra("cached", Unit.RATIO, "90%", "share of the prompt that earlier turns left in the cache"),
-        Extra("speech", Unit.TOKENS_PER_S, "4tok/s", "tokens that a second of speech carries"),
-        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that is reached"),
+        Extra("clause", Unit.TOKENS, "8", "tokens that synthesis needs to start", COUNTED),
+        Extra("cached", Unit.RATIO, "90%", "share of the prompt that earlier turns left in the cache", SHARE),
+        Extra("speech", Unit.TOKENS_PER_S, "4tok/s", "tokens that a second of speech carries", POSITIVE),
+        Extra("efficiency", Unit.RATIO, "60%", "share of the floor's speed that is reached", PART),
     ),
 )

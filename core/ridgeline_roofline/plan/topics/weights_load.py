@@ -6,6 +6,7 @@ broadcast  the store sends once; a chunk travels from peer to peer, so that the 
 """
 
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Table
+from ridgeline_roofline.plan.bounds import COUNTED, POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.units import Unit, show
@@ -112,9 +113,9 @@ TOPIC = Topic(
     defaults={"model": "llama-3.1-405b", "tp": "8", "weights": "fp8"},
     extras=(
         Extra("size", Unit.BYTES, "0B", "bytes of one replica; 0B: the model's own"),
-        Extra("replicas", Unit.COUNT, "125", "replicas that load at once"),
-        Extra("store", Unit.BYTES_PER_S, "100GB/s", "what the store gives to all of them together"),
-        Extra("chunk", Unit.BYTES, "64MB", "piece that a peer passes on"),
+        Extra("replicas", Unit.COUNT, "125", "replicas that load at once", COUNTED),
+        Extra("store", Unit.BYTES_PER_S, "100GB/s", "what the store gives to all of them together", POSITIVE),
+        Extra("chunk", Unit.BYTES, "64MB", "piece that a peer passes on", POSITIVE),
         Extra("startup", Unit.SECONDS, "40s", "imports, compiling, warm-up that need no weights"),
     ),
 )

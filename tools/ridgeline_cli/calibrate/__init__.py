@@ -1,0 +1,1 @@
+"""`ridgeline calibrate`: measures this machine, fits the step model, and says how well it predicts."""
