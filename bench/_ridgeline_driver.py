@@ -19,7 +19,7 @@ from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.ids import Attempt, Incarnation, RequestId
 from ridgeline_contracts.model_folder import load_model_folder
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.request import Request, RequestKey
+from ridgeline_engine.request import PriorityClass, Request, RequestKey
 from ridgeline_worker.core_factory import build_engine
 from ridgeline_worker.core_loop import EngineLike
 from ridgeline_worker.messages import CoreSpec
@@ -34,13 +34,18 @@ def take_stdout() -> TextIO:
 
 
 def requests(prompts: Sequence[Sequence[int]], output_tokens: int, numbers: Iterator[int]) -> list[Request]:
-    """Greedy requests of a fixed length. Their salts differ, so that none finds another's prefix."""
+    """Greedy requests of a fixed length. Their salts differ, so that none finds another's prefix.
+
+    Of the batch class: throughput is measured, and no latency target shall hold the batch down.
+    """
     sampling = SamplingParams(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
     made = []
     for prompt in prompts:
         request_id = f"bench-{next(numbers)}"
         key = RequestKey(RequestId(request_id), Attempt(0))
-        made.append(Request(key, tuple(prompt), sampling, salt=request_id.encode()))
+        made.append(
+            Request(key, tuple(prompt), sampling, salt=request_id.encode(), priority=PriorityClass.BATCH)
+        )
     return made
 
 
@@ -62,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--weights", default="auto")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--kv-bytes", type=int, default=1024**3)
     parser.add_argument("--cache-dir", type=Path, required=True)
@@ -71,6 +77,7 @@ def main() -> None:
     settings = EngineSettings(
         model_folder=options.model,
         dtype=options.dtype,
+        weights=options.weights,
         threads=options.threads,
         kv_bytes=options.kv_bytes,
         cache_folder=options.cache_dir,

@@ -6,16 +6,21 @@
 Each case is a batch of prompts given at once, greedy, of a fixed output length, prefill included, prefix
 caching off (prompts are random, no two alike). Ours, vLLM eager and vLLM compiled run in turn, each in a
 process that stays alive and sleeps while the others run; order is reversed in every other repeat.
+
+Beside it, from the same run: the share of what the linear layers alone allow (`linear_floor.py`) that each side
+reaches, and at batch 1 ours with int8 and int4 weights against vLLM's bf16: different weights, so no comparison of
+engines alone.
 """
 
 import argparse
 import os
 import random
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +35,7 @@ MODES = ("eager", "compiled")
 FIRST_ORDINARY_TOKEN = 100
 """Ids below it are special tokens in the models that this is run with."""
 IDLE_CPU_RATIO = 0.05
+ROUNDED = ("int8", "int4")
 DTYPE_NAMES = {"bf16": "bfloat16", "fp32": "float32"}
 
 
@@ -89,30 +95,78 @@ def measure(side: Side, prompts: list[list[int]], output_tokens: int) -> float:
 
 
 def compare(
-    ours: Side, peers: Sequence[Side], workload: Workload, *, say: Callable[[str], None]
+    ours: Side,
+    peers: Sequence[Side],
+    workload: Workload,
+    *,
+    say: Callable[[str], None],
+    rounded: Sequence[Side] = (),
 ) -> tuple[list[Compared], list[str]]:
-    """Runs all cases: (comparisons, warnings)."""
-    sides, idleness = (ours, *peers), Idleness()
+    """Runs all cases: (comparisons, warnings). `rounded` are ours with other weights, for batch 1 alone."""
+    everyone, idleness = (ours, *rounded, *peers), Idleness()
     found: list[Compared] = []
     for batch in workload.batches:
+        others = rounded if batch == 1 else ()
+        sides = (ours, *others, *peers)
         speeds: dict[str, list[float]] = {side.name: [] for side in sides}
         for side in sides:
             measure(side, prompts_for(workload, batch, -1), min(8, workload.output_tokens))
         for repeat, side in interleaved(sides, repeats=workload.repeats):
-            before = {other.name: other.cpu_seconds() for other in sides if other is not side}
+            before = {other.name: other.cpu_seconds() for other in everyone if other is not side}
             speed = measure(side, prompts_for(workload, batch, repeat), workload.output_tokens)
             seconds = batch * workload.output_tokens / speed
-            for other in sides:
+            for other in everyone:
                 if other is not side:
                     idleness.note(other.name, (other.cpu_seconds() - before[other.name]) / seconds)
             speeds[side.name].append(speed)
             say(f"batch {batch}, repeat {repeat}: {side.name} {speed:.1f} tokens/s")
         case = f"batch {batch}, {workload.prompt_tokens} in, {workload.output_tokens} out"
-        found += [
-            Compared(case, "tokens/s", peer.name, tuple(speeds[ours.name]), tuple(speeds[peer.name]))
-            for peer in peers
-        ]
+        for mine in (ours, *others):
+            label = case if mine is ours else f"{case}, {mine.name} (different weights)"
+            found += [
+                Compared(label, "tokens/s", peer.name, tuple(speeds[mine.name]), tuple(speeds[peer.name]))
+                for peer in peers
+            ]
     return found, idleness.warnings()
+
+
+def against_the_better(compared: Sequence[Compared]) -> list[Compared]:
+    """Of each case the row of the faster peer."""
+    best: dict[str, Compared] = {}
+    for one in compared:
+        held = best.get(one.case)
+        if held is None or statistics.median(one.peer) > statistics.median(held.peer):
+            best[one.case] = one
+    return list(best.values())
+
+
+@dataclass(frozen=True, slots=True)
+class FloorShare:
+    """How much of the floor a case reaches."""
+
+    case: str
+    floor_tokens_per_s: float
+    ours_ratio: float
+    peer_name: str
+    peer_ratio: float
+
+    def text(self) -> str:
+        return (
+            f"{self.case}: the linear layers alone {self.floor_tokens_per_s:.1f} tokens/s; "
+            f"ours {self.ours_ratio:.0%} of it, {self.peer_name} {self.peer_ratio:.0%}"
+        )
+
+
+def floor_shares(compared: Sequence[Compared], floors: Mapping[int, float]) -> list[FloorShare]:
+    """Of the cases with equal weights; `floors` by batch."""
+    found = []
+    for one in against_the_better(compared):
+        batch = int(one.case.split(",")[0].removeprefix("batch "))
+        if batch in floors and "different weights" not in one.case:
+            floor, ours = floors[batch], statistics.median(one.ours)
+            share = statistics.median(one.peer) / floor
+            found.append(FloorShare(one.case, floor, ours / floor, one.peer_name, share))
+    return found
 
 
 def parse(arguments: Sequence[str], home: Path) -> argparse.Namespace:
@@ -146,15 +200,23 @@ def workload_of(options: argparse.Namespace) -> Workload:
     return Workload(batches, options.repeats, options.prompt_tokens, options.output_tokens)
 
 
+def rounded_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """The weights besides those of --dtype that ours is run with."""
+    return () if options.quick else ROUNDED
+
+
 def driver_specs(
     options: argparse.Namespace, vllm_python: Path, cores: Sequence[int], logs: Path, home: Path
 ) -> list[DriverSpec]:
-    """Ours first, then a vLLM a mode."""
+    """Ours first, then ours with rounded weights, then a vLLM a mode."""
     model, threads = str(options.model), str(len(cores))
     command = [sys.executable, str(HERE / "_ridgeline_driver.py"), "--model", model, "--dtype", options.dtype]
     command += ["--threads", threads, "--cache-dir", str(home / "kernels")]
     threading = (("OMP_NUM_THREADS", threads), ("OMP_WAIT_POLICY", "passive"))
     specs = [DriverSpec(OURS, tuple(command), threading, logs / "ridgeline.log")]
+    for weights in rounded_of(options):
+        rounded = (*command, "--weights", weights)
+        specs.append(DriverSpec(weights, rounded, threading, logs / f"ridgeline-{weights}.log"))
     for mode in options.modes.split(","):
         if mode not in MODES:
             raise SystemExit(f"error: --modes {mode!r} is unknown: give eager, compiled or eager,compiled")
@@ -175,6 +237,18 @@ def find_vllm(options: argparse.Namespace, say: Callable[[str], None]) -> Path:
         return vllm_environment.python_of(options.vllm_folder)
     print("error: no vLLM here: give --install-vllm, or --vllm-python PATH", file=sys.stderr)
     raise SystemExit(2)
+
+
+def measured_floors(workload: Workload, threads: int, say: Callable[[str], None]) -> dict[int, float]:
+    import linear_floor  # torch, which takes seconds to load, is not needed before
+
+    return linear_floor.floors(
+        workload.batches,
+        prompt_tokens=workload.prompt_tokens,
+        output_tokens=workload.output_tokens,
+        threads=threads,
+        say=say,
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -203,15 +277,25 @@ def main(arguments: Sequence[str]) -> None:
         ]
         versions = {driver.name: driver.ready().get("version") for driver in drivers}
         say(f"ready: {versions}, {len(cores)} threads each")
-        compared, warnings = compare(drivers[0], drivers[1:], workload_of(options), say=say)
+        workload, others = workload_of(options), 1 + len(rounded_of(options))
+        compared, warnings = compare(
+            drivers[0], drivers[others:], workload, say=say, rounded=drivers[1:others]
+        )
+        shares = [] if options.quick else floor_shares(compared, measured_floors(workload, len(cores), say))
     machine = probe_machine()
     for warning in warnings:
         say(f"warning: {warning}")
     if options.json:
         more = {"versions": versions, "dtype": options.dtype, "threads": len(cores), "warnings": warnings}
+        more["floor"] = [asdict(share) for share in shares]
         print(report_text("engine_vs_vllm", machine, compared, **more))
     else:
+        print("against the better of vLLM's modes:")
+        print(table(against_the_better(compared)))
+        print("all:")
         print(table(compared))
+        for share in shares:
+            print(share.text())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 from bench_driver import Driver, DriverFailed, DriverSpec
-from engine_vs_vllm import Workload, compare, driver_specs, measure, parse, prompts_for, workload_of
+from engine_vs_vllm import (
+    Workload,
+    against_the_better,
+    compare,
+    driver_specs,
+    floor_shares,
+    measure,
+    parse,
+    prompts_for,
+    workload_of,
+)
 from vllm_environment import core_list, environment, requirements_of
 
 WORKLOAD = Workload(batches=(1, 4), repeats=3, prompt_tokens=10, output_tokens=16)
@@ -58,6 +68,26 @@ def test_every_peer_gets_a_row_for_every_batch() -> None:
     ]
     assert all(len(one.ours) == WORKLOAD.repeats for one in found)
     assert warnings == []
+
+
+def test_rounded_weights_run_at_batch_1_alone_and_are_labelled() -> None:
+    ours, int8, peer = FakeSide("ridgeline", 0.01), FakeSide("int8", 0.005), FakeSide("peer", 0.02)
+    found, _ = compare(ours, [peer], WORKLOAD, say=lambda line: None, rounded=[int8])
+    assert [(one.case.split(" out")[1], one.row()["ratio"]) for one in found] == [
+        ("", 2.0),
+        (", int8 (different weights)", 4.0),
+        ("", 2.0),
+    ]
+
+
+def test_the_faster_peer_of_each_case_is_the_one_to_beat() -> None:
+    ours, eager, compiled = FakeSide("ridgeline", 0.01), FakeSide("eager", 0.02), FakeSide("compiled", 0.015)
+    found, _ = compare(ours, [eager, compiled], WORKLOAD, say=lambda line: None)
+    better = against_the_better(found)
+    assert [one.peer_name for one in better] == ["compiled", "compiled"]
+    (share,) = floor_shares(found, {4: 200.0})
+    assert (share.ours_ratio, share.peer_name) == (0.5, "compiled")
+    assert share.peer_ratio == pytest.approx(1 / 3)
 
 
 def test_all_sides_get_the_same_prompts_and_no_two_runs_the_same() -> None:
@@ -115,11 +145,16 @@ def test_quick_is_one_short_run(tmp_path: Path) -> None:
 
 def test_both_sides_run_on_the_same_cores_and_dtype(tmp_path: Path) -> None:
     options = parse(["--dtype", "fp32"], tmp_path)
-    ours, eager, compiled = driver_specs(options, Path("/vllm/python"), (0, 1), tmp_path, tmp_path)
+    ours, int8, int4, eager, compiled = driver_specs(
+        options, Path("/vllm/python"), (0, 1), tmp_path, tmp_path
+    )
     flags = dict(zip(ours.command[2::2], ours.command[3::2], strict=True))
     assert (flags["--dtype"], flags["--threads"]) == ("fp32", "2")
     assert dict(ours.environment)["OMP_NUM_THREADS"] == "2"
     assert dict(eager.environment)["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert [each.command for each in (int8, int4)] == [
+        (*ours.command, "--weights", each.name) for each in (int8, int4)
+    ]
     assert (eager.name, compiled.name) == ("vllm-eager", "vllm-compiled")
     assert "float32" in eager.command
     assert "float32" in compiled.command

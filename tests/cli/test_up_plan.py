@@ -88,6 +88,12 @@ def test_threads_are_set_for_torch_and_openmp_alike() -> None:
         assert dict(worker.environment)["OMP_WAIT_POLICY"] == "passive"
 
 
+def test_the_workers_are_deterministic_where_that_was_asked_for() -> None:
+    for asked in (False, True):
+        workers = plan_processes(replace(FACTS, deterministic=asked)).of(Role.WORKER)
+        assert ["--deterministic" in worker.command for worker in workers] == [asked, asked]
+
+
 def test_no_secret_stands_in_a_command_line() -> None:
     (gateway,) = plan_processes(FACTS).of(Role.GATEWAY)
     assert _flag(gateway, "--admin-key-file") == [str(FACTS.keys.admin_key)]

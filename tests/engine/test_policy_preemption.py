@@ -89,7 +89,8 @@ def test_a_pause_costs_no_computation_and_is_counted_apart(make_bench: MakeBench
     bench.run()
     assert bench.engine.metrics().preemptions == 0
     log: Any = bench.engine._scheduler.log
-    assert set(log.counts) == {(PreemptionCause.POOL, PreemptionKind.WAIT)}
+    # A pause of many steps is told of once.
+    assert log.counts == {(PreemptionCause.POOL, PreemptionKind.WAIT): 1}
     assert bench.finish(third).counts.computed_tokens == 30 + 29
     assert bench.finish(keys[1]).counts.computed_tokens == 14 + 33
     assert "wait, as set; derived" in bench.engine.preemption_trace[0].derivation
@@ -234,3 +235,16 @@ def test_a_sequence_that_is_cancelled_on_the_host_leaves_nothing_there(make_swap
         bench.engine.cancel(key)
     bench.run()
     assert kv.on_host == {}
+
+
+def test_what_the_cache_will_keep_is_not_counted_as_lost(make_bench: MakeBench) -> None:
+    settings = {"preemption": "recompute", "policy": "fcfs"}
+    bench = make_bench(settings, blocks=8)
+    bench.submit("old", _prompt(14), _sampling(60))
+    bench.submit("ends", _prompt(14, 1), _sampling(7))
+    cached = bench.submit("cached", _prompt(46, 2), _sampling(60))
+    bench.step(40)
+    first = bench.engine.preemption_trace[0]
+    # 80 tokens, all of them stored. Another is expected to end after 7 tokens: two rows take 14 positions until then.
+    assert first.key == cached
+    assert "recompute 14 of 80 tokens" in first.derivation

@@ -156,7 +156,7 @@ def test_check_finds_a_waiting_sequence_that_holds_a_slot(make_sequence: MakeSeq
         queue.check()
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), fair=st.booleans())
 def test_any_history_gives_the_order_of_a_full_sort(data: st.DataObject, fair: bool) -> None:
     make_sequence = _maker()

@@ -48,6 +48,8 @@ def test_flags_become_settings_with_their_units() -> None:
     assert (settings.limits.watchdog_ms, settings.limits.drain_max_ms) == (2000, 500)
     assert settings.engine.max_context_tokens == 512
     assert (settings.serving.worker_id, settings.engine.threads) == ("here-1", 3)
+    assert not settings.engine.deterministic
+    assert _parsed("--deterministic").engine.deterministic
     assert _parsed("--kv-bytes", "5000").engine.kv_bytes == 5000
 
 

@@ -13,9 +13,10 @@ from ridgeline_contracts.step import StepCoefficients
 from ridgeline_engine.engine import Engine
 from ridgeline_engine.seam import Executor
 from ridgeline_engine.settings import EngineSettings as SchedulingSettings
-from ridgeline_roofline.step_model import linearised
+from ridgeline_roofline.step.linear_form import linearised
 from ridgeline_transfer.allocator import PrivateAllocator
 
+from ridgeline_worker.calibrated import calibrated_coefficients
 from ridgeline_worker.core_memory import CoreSizes, core_sizes, guessed_step_model
 from ridgeline_worker.device_memory import least_free_device_bytes
 from ridgeline_worker.host_memory import available_bytes, give_back_freed, resident_bytes
@@ -57,8 +58,9 @@ def build_engine(spec: CoreSpec, clock: Clock) -> Engine:
     kind."""
     if spec.folder is None:
         raise InvariantError("the core was given no model folder")
-    plan = _Plan(spec.folder, spec.settings, _scheduling(spec.folder, spec.settings))
     device_bytes = None if spec.settings.device == "cpu" else least_free_device_bytes()
+    guess = _first_guess(spec.folder, spec.settings, on_cpu=device_bytes is None)
+    plan = _Plan(spec.folder, spec.settings, _scheduling(spec.folder, spec.settings, guess))
     # Torch takes seconds to load: what cannot fit is to be told before.
     sizes = plan.sizes(device_bytes)
     executor = _load_executor(plan, sizes, clock, expects_cuda=device_bytes is not None)
@@ -116,7 +118,7 @@ def _told(sizes: CoreSizes) -> Iterator[str]:
         yield f"memory.ledger {line}"
 
 
-def _scheduling(folder: ModelFolder, settings: EngineSettings) -> SchedulingSettings:
+def _scheduling(folder: ModelFolder, settings: EngineSettings, guess: StepCoefficients) -> SchedulingSettings:
     max_batch = settings.max_batch or _MAX_BATCH
     return SchedulingSettings(
         eos_token_ids=folder.eos_token_ids,
@@ -127,11 +129,16 @@ def _scheduling(folder: ModelFolder, settings: EngineSettings) -> SchedulingSett
         tpot_target_ms=settings.scheduling.tpot_target_ms,
         ttft_target_ms=settings.scheduling.ttft_target_ms,
         overrides=settings.scheduling.overrides,
-        coefficients=_first_guess(folder, settings, max_batch),
+        coefficients=guess,
     )
 
 
-def _first_guess(folder: ModelFolder, settings: EngineSettings, max_batch: int) -> StepCoefficients:
+def _first_guess(folder: ModelFolder, settings: EngineSettings, *, on_cpu: bool) -> StepCoefficients:
+    """As `ridgeline calibrate` measured it here; elsewhere the linear form of a guessed machine."""
+    measured = calibrated_coefficients(folder, settings) if on_cpu else None
+    if measured is not None:
+        return measured
+    max_batch = settings.max_batch or _MAX_BATCH
     return linearised(
         guessed_step_model(folder, settings),
         decode_rows=max_batch,

@@ -7,12 +7,17 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_engine.executors.architectures import kv_groups, read_shape
 from ridgeline_engine.executors.sizes import estimate, kv_dtype, weight_format
+from ridgeline_roofline.catalogue.formats import Dtype, Formats
+from ridgeline_roofline.catalogue.host_cpu import modest_cpu
+from ridgeline_roofline.catalogue.links import fast_link
+from ridgeline_roofline.catalogue.read_config import read_config
 from ridgeline_roofline.memory import MemoryFacts, MemoryLedger, memory_ledger
-from ridgeline_roofline.shapes import MachineShape, model_shape
-from ridgeline_roofline.step_model import AnalyticStepModel
+from ridgeline_roofline.shapes import model_shape
+from ridgeline_roofline.step.layout import Layout
+from ridgeline_roofline.step.timing import Efficiency, Fabric, RooflineStepModel
 
 from ridgeline_worker.memory_advice import changes_that_fit
-from ridgeline_worker.settings import EngineSettings
+from ridgeline_worker.settings import WEIGHTS, EngineSettings
 
 DEFAULT_KV_BYTES = 1 << 30
 """On a host, whose memory others want too, the cache is not all that is left; on a device it is."""
@@ -21,6 +26,7 @@ _HOST_RUNTIME_BYTES = 250_000_000
 _DEVICE_RUNTIME_BYTES = 500_000_000
 _MIN_KV_TOKENS = 1024
 _ACTIVATION_BYTES_PER_ELEMENT = 4
+_GUESSED_HOST_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +65,14 @@ def core_sizes(
     except SettingsError as refused:
         tried = replace(
             settings,
-            max_batch=max_batch,
+            max_batch=settings.max_batch or max_batch,
             max_context_tokens=settings.max_context_tokens or folder.context_tokens,
         )
-        found = changes_that_fit(tried, lambda changed: _is_sized(sized, changed))
+        # Rounded weights run on CPUs alone.
+        known = WEIGHTS if shares_host_memory else (settings.weights,)
+        found = changes_that_fit(
+            tried, lambda changed: changed.weights in known and _is_sized(sized, changed)
+        )
         if not found:
             raise
         advice = "; or ".join(found)
@@ -129,21 +139,18 @@ def _least_tokens(settings: EngineSettings, context_tokens: int) -> int:
     return min(_MIN_KV_TOKENS, context_tokens) // settings.block_tokens * settings.block_tokens
 
 
-def guessed_step_model(folder: ModelFolder, settings: EngineSettings) -> AnalyticStepModel:
+def guessed_step_model(folder: ModelFolder, settings: EngineSettings) -> RooflineStepModel:
     """The prediction before anything was measured, for a modest CPU; the engine fits it to its own steps."""
     shape = read_shape(folder.config)
+    kv = Dtype(kv_dtype(shape, settings.dtype).value)
     chosen = weight_format(shape, settings.dtype, settings.weights)
-    groups = kv_groups(shape, block_tokens=settings.block_tokens, dtype=kv_dtype(shape, settings.dtype))
-    machine = MachineShape(
-        name="modest CPU",
-        memory_bytes=0,
-        bandwidth_bytes_per_s=8e9 * settings.threads,
-        flops_per_s=1e11 * settings.threads,
-        step_overhead_ms=1.0,
-    )
-    return AnalyticStepModel(
-        model=model_shape(folder.config),
-        machine=machine,
-        weight_bytes_per_parameter=chosen.bytes_per_weight,
-        kv_token_bytes=sum(group.token_bytes for group in groups),
+    cpu = modest_cpu(settings.threads)
+    return RooflineStepModel(
+        model=read_config(folder.config, model_id=folder.name),
+        gpu=cpu,
+        layout=Layout(),
+        # Activations are as wide as KV on a CPU.
+        formats=Formats(Dtype(chosen.value), kv, kv),
+        fabric=Fabric(fast_link(cpu), fast_link(cpu), domain_gpus=1),
+        efficiency=Efficiency(host_s=_GUESSED_HOST_S),
     )
