@@ -78,6 +78,7 @@ def test_the_catalogue_has_a_source_for_every_figure(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         pytest.param(["nonsense"], "is no topic: give one of", id="topic"),
+        pytest.param(["decode-floor", "--gpu", "this"], "run ridgeline calibrate first", id="this-machine"),
         pytest.param(["decode-floor", "--gpu", "a100"], "give one of h100-sxm", id="gpu"),
         pytest.param(["decode-floor", "--model", "gpt-5"], "give one of llama-3.1-8b", id="model"),
         pytest.param(["decode-floor", "--tp", "7"], "does not divide the 64 query heads", id="tp"),

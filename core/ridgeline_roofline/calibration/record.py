@@ -14,6 +14,7 @@ from ridgeline_roofline.calibration.judge import CellResult
 from ridgeline_roofline.catalogue.figure import Evidence, Figure
 from ridgeline_roofline.catalogue.formats import Dtype
 from ridgeline_roofline.catalogue.gpus import THIS_MACHINE, Gpu
+from ridgeline_roofline.step.timing import Efficiency
 from ridgeline_roofline.units import Unit
 
 SCHEMA: Final = 1
@@ -161,3 +162,11 @@ def gpu_of(calibration: Calibration) -> Gpu:
         usd_per_s=assumed(0.05 / 3600, Unit.USD_PER_S),
         host_link=assumed(bandwidth, Unit.BYTES_PER_S),
     )
+
+
+def efficiency_of(calibration: Calibration) -> Efficiency:
+    """What the measured rates leave out: the fixed part of a step, as fitted.
+
+    The rates are already those that were reached, so the shares of them stay at 1.
+    """
+    return Efficiency(host_s=calibration.model.prices["step"] / 1e3)

@@ -136,6 +136,7 @@ def read_inputs(
     defaults: Mapping[str, str],
     extras: Sequence[Extra] = (),
     find_gpu: Callable[[str], Gpu] = gpu_named,
+    efficiency: Efficiency = FLOOR,
 ) -> PlanInputs:
     """Texts by flag name (`gpu` may be a list) to inputs. `find_gpu` may know more than the catalogue: `this`.
 
@@ -176,6 +177,7 @@ def read_inputs(
         tpot_s=text.positive("tpot", Unit.SECONDS),
         rate_per_s=text.positive("rate", Unit.REQUESTS_PER_S),
         link=link_named(text.one("link")),
+        efficiency=efficiency,
         extras={extra.name: _extra(extra, text.one(extra.name) or extra.default) for extra in extras},
     )
 

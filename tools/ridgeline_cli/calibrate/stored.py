@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 from ridgeline_contracts.errors import SettingsError
-from ridgeline_roofline.calibration.record import Calibration, Conditions, gpu_of
+from ridgeline_roofline.calibration.record import Calibration, Conditions, efficiency_of, gpu_of
 from ridgeline_roofline.calibration.store import calibration_folder, stored_calibration
 from ridgeline_roofline.catalogue.gpus import Gpu
+from ridgeline_roofline.step.timing import Efficiency
 
 _UNSAFE = re.compile(r"[^a-z0-9.]+")
 
@@ -29,6 +30,15 @@ def save(calibration: Calibration, path: Path) -> None:
 
 def stored_gpu(home: Path) -> Gpu:
     """This machine as the newest calibration measured it. Raises SettingsError where there is none."""
+    return gpu_of(_newest(home))
+
+
+def stored_efficiency(home: Path) -> Efficiency:
+    """The fixed part of a step on this machine. Raises SettingsError as `stored_gpu` does."""
+    return efficiency_of(_newest(home))
+
+
+def _newest(home: Path) -> Calibration:
     found = stored_calibration(home)
     if found is None:
         raise SettingsError(
@@ -36,4 +46,4 @@ def stored_gpu(home: Path) -> Gpu:
             "run ridgeline calibrate first",
             param="gpu",
         )
-    return gpu_of(found)
+    return found

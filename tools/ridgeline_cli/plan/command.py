@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from ridgeline_roofline.plan.answer import plan_json
 from ridgeline_roofline.plan.inputs import FLAGS, read_inputs
 from ridgeline_roofline.plan.registry import all_topics, topic_named
 from ridgeline_roofline.plan.topic import Topic
+from ridgeline_roofline.step.timing import FLOOR, Efficiency
 
 from ridgeline_cli.context import CliContext, context_of
 from ridgeline_cli.plan.catalogue_page import catalogue_json, print_catalogue
@@ -90,7 +91,11 @@ def _answer(
     topic: Topic, given: dict[str, str | Sequence[str]], context: CliContext, *, as_json: bool, plot: bool
 ) -> None:
     inputs = read_inputs(
-        given, defaults=topic.defaults, extras=topic.extras, find_gpu=lambda gpu_id: find_gpu(gpu_id, context)
+        given,
+        defaults=topic.defaults,
+        extras=topic.extras,
+        find_gpu=lambda gpu_id: find_gpu(gpu_id, context),
+        efficiency=_efficiency(given, context),
     )
     found = topic.answer(inputs)
     shown = inputs.shown(topic.uses)
@@ -107,6 +112,15 @@ def find_gpu(gpu_id: str, context: CliContext) -> Gpu:
     from ridgeline_cli.calibrate.stored import stored_gpu
 
     return stored_gpu(context.home)
+
+
+def _efficiency(given: Mapping[str, str | Sequence[str]], context: CliContext) -> Efficiency:
+    """The floor, but for this machine what its calibration adds."""
+    if THIS_MACHINE not in given.get("gpu", ()):
+        return FLOOR
+    from ridgeline_cli.calibrate.stored import stored_efficiency
+
+    return stored_efficiency(context.home)
 
 
 def _extras(topic: Topic, texts: list[str]) -> dict[str, str]:
