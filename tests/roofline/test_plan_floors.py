@@ -181,6 +181,15 @@ def test_goodput_prefers_fewer_rows_where_more_only_make_the_step_longer() -> No
     assert goodputs == sorted(goodputs)
 
 
+def test_long_outputs_make_a_preemption_dearer_and_keep_each_users_speed() -> None:
+    # Half-way through 16,000 tokens a sequence holds 1,000 + 8,000; computing them again takes at least
+    # 2 x 68.45e9 x 9,000 FLOPs / 8 / 989.4e12 / 70% = 222 ms.
+    short, long = ask("goodput", prompt="1k", output="500"), ask("goodput", prompt="1k", output="16k")
+    assert long.value("price of a preemption") > 222e-3 > short.value("price of a preemption")
+    assert long.value("batch by memory") < short.value("batch by memory")
+    assert long.value("step in balance") <= 30e-3
+
+
 @pytest.mark.parametrize("gpu_id", GPU_IDS)
 def test_the_catalogues_devices_are_plausible(gpu_id: str) -> None:
     gpu = gpu_named(gpu_id)
