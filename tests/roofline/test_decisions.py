@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ridgeline_contracts.step import StepCoefficients, StepShape
 from ridgeline_roofline.decisions.admission_reserve import admission_reserve_blocks
-from ridgeline_roofline.decisions.chunk import ChunkFacts, chunk_budget_tokens
+from ridgeline_roofline.decisions.chunk_budget import ChunkFacts, chunk_budget_tokens
 
 MODEL = StepCoefficients(
     base_ms=5.0,

@@ -10,7 +10,7 @@ from ridgeline_contracts.step import StepCoefficients, StepShape
 from ridgeline_roofline.decisions.backlog import BacklogFacts, backlog_tokens
 from ridgeline_roofline.decisions.batch_cap import BatchCapFacts, batch_cap
 from ridgeline_roofline.decisions.batching_gain import continuous_gain
-from ridgeline_roofline.decisions.chunk import ChunkFacts, chunk_budget_tokens, gap_bound_ms
+from ridgeline_roofline.decisions.chunk_budget import ChunkFacts, chunk_budget_tokens, gap_bound_ms
 from ridgeline_roofline.decisions.fair_share import FairShareFacts, token_costs
 from ridgeline_roofline.decisions.kv_share import KVShareFacts, batch_kv_tokens, batch_rows_beside
 from ridgeline_roofline.decisions.preemption import (

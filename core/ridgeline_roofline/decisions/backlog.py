@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ridgeline_contracts.step import StepModel, StepShape
 
-from ridgeline_roofline.decisions.chunk import ChunkFacts, chunk_budget_tokens
+from ridgeline_roofline.decisions.chunk_budget import ChunkFacts, chunk_budget_tokens
 from ridgeline_roofline.decisions.decision import Decision
 
 

@@ -7,7 +7,7 @@ from ridgeline_contracts.blockhash import GRANULE_TOKENS
 from ridgeline_contracts.step import StepModel, StepShape
 from ridgeline_roofline.decisions.backlog import Backlog, BacklogFacts, backlog_tokens
 from ridgeline_roofline.decisions.batch_cap import BatchCapFacts, batch_cap
-from ridgeline_roofline.decisions.chunk import ChunkFacts, chunk_budget_tokens
+from ridgeline_roofline.decisions.chunk_budget import ChunkFacts, chunk_budget_tokens
 from ridgeline_roofline.decisions.decision import Decision
 from ridgeline_roofline.decisions.fair_share import FairShareFacts, TokenCosts, token_costs
 from ridgeline_roofline.decisions.kv_share import KVShareFacts, batch_kv_tokens, batch_rows_beside

@@ -9,7 +9,7 @@ a request that finds more ahead would miss its target: refuse it at once, with t
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.decisions.backlog import BacklogFacts, backlog_tokens
-from ridgeline_roofline.decisions.chunk import LEAST_CHUNK_TOKENS, ChunkFacts, chunk_budget_tokens
+from ridgeline_roofline.decisions.chunk_budget import LEAST_CHUNK_TOKENS, ChunkFacts, chunk_budget_tokens
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
 from ridgeline_roofline.plan.bounds import PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
