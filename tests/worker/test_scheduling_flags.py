@@ -35,6 +35,7 @@ def test_targets_policies_and_overrides_are_read_with_their_units() -> None:
         pytest.param(["--ttft-target-ms", "soon"], "target 'soon'", id="a-word"),
         pytest.param(["--batch-cap", "0"], "batch_cap=0: give more than 0", id="no-batch"),
         pytest.param(["--policy", "best"], "fair.*fcfs.*shortest", id="an-unknown-policy"),
+        pytest.param(["--preemption", "swap"], "swap.*give auto, recompute or wait", id="no-host-memory"),
         pytest.param(["--preemption", "never"], "auto.*recompute.*swap.*wait", id="an-unknown-preemption"),
     ],
 )

@@ -50,7 +50,7 @@ class Scheduler:
         self.kv, self.slots = kv, slots
         self.waiting, self.running = queues.waiting, queues.running
         self.accounts, self.log = queues.accounts, queues.log
-        pool_tokens = _capacity_tokens(kv)
+        pool_tokens = kv.capacity_tokens
         self.thresholds = Thresholds(
             settings,
             slots=slots.total,
@@ -172,7 +172,3 @@ class Scheduler:
             thresholds.token_costs(model, census).derivation,
             "backlog: no TTFT target is set, nothing is refused" if backlog is None else backlog.derivation,
         )
-
-
-def _capacity_tokens(kv: KVManager) -> int:
-    return min(kv.pool.counts(group.group).total * group.block_tokens for group in kv.groups)

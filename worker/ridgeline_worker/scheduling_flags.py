@@ -7,6 +7,7 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_engine.policy.overrides import PolicyOverrides
 from ridgeline_engine.policy.ranks import POLICIES
 from ridgeline_engine.policy.victims import PREEMPTIONS
+from ridgeline_roofline.decisions.preemption import PreemptionKind
 
 from ridgeline_worker.settings import SchedulingChoices
 
@@ -46,6 +47,11 @@ def add_scheduling_flags(parser: argparse.ArgumentParser) -> None:
 
 def scheduling_choices(flags: argparse.Namespace) -> SchedulingChoices:
     """Raises SettingsError, which names the flag."""
+    if flags.preemption == PreemptionKind.SWAP:
+        raise SettingsError(
+            "preemption='swap': this worker keeps no KV in the host's memory; give auto, recompute or wait",
+            param="preemption",
+        )
     return SchedulingChoices(
         policy=flags.policy,
         preemption=flags.preemption,
