@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline_roofline.step.batch import StepBatch, decode_batch, prompt_batch
+from ridgeline_roofline.step.residence import held_sequences
 from ridgeline_roofline.step.timing import RooflineStepModel
 
 REFERENCE_PROMPT_TOKENS = 4000
@@ -72,13 +73,10 @@ def decode_s(model: RooflineStepModel, work: Workload, rows: float, *, efficienc
 
 
 def memory_rows(model: RooflineStepModel, work: Workload, *, usable: float = 0.9) -> int:
-    """Sequences whose KV fits beside the weights, all GPUs of the layout together."""
-    gpus = model.layout.gpus
-    left = (
-        model.gpu.memory_bytes * gpus * usable
-        - model.model.parameters * model.formats.weights.bytes_per_element
+    """Sequences whose KV fits beside the weights, all GPUs of the layout together; copies of KV heads count."""
+    return held_sequences(
+        model.model, model.gpu, model.layout, model.formats, work.context_tokens, usable=usable
     )
-    return max(0, int(left / model.model.kv_bytes(work.context_tokens, model.formats.kv)))
 
 
 def served(model: RooflineStepModel, work: Workload, *, efficiency: float = 1.0) -> Served:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_roofline.catalogue.gpus import gpu_named
 from ridgeline_roofline.catalogue.links import fast_link, link_named
-from ridgeline_roofline.plan.topics.ep import busiest, expected_nodes, replicated, zipf_loads
+from ridgeline_roofline.decisions.expert_placement import PlacementFacts, expert_placement, in_order_ratio
+from ridgeline_roofline.plan.topics.ep import expected_nodes, zipf_loads
 from ridgeline_roofline.step.collectives import (
     hierarchical_all_reduce,
     one_shot_all_reduce,
@@ -149,11 +150,9 @@ def test_fewer_nodes_a_token_means_fewer_bytes_over_the_nic() -> None:
 
 def test_placement_and_copies_recover_an_imbalance_and_drift_undoes_it() -> None:
     loads = zipf_loads(64, 0.8)
-    even = busiest(zipf_loads(64, 0.0), 8, sort=False)
-    plain, placed, copied = (
-        busiest(loads, 8, sort=False),
-        busiest(loads, 8, sort=True),
-        replicated(loads, 8, 8),
+    even, plain = in_order_ratio(zipf_loads(64, 0.0), 8), in_order_ratio(loads, 8)
+    placed, copied = (
+        expert_placement(PlacementFacts(loads, 8, spare)).value.busiest_ratio for spare in (0, 8)
     )
     assert even == pytest.approx(1)
     assert plain > placed > copied >= 1

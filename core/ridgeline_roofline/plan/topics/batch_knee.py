@@ -16,7 +16,7 @@ from ridgeline_roofline.plan.topics.memory import TOPIC as MEMORY
 from ridgeline_roofline.plan.topics.memory import ledger, rank_kv_bytes
 from ridgeline_roofline.step.batch import decode_batch
 from ridgeline_roofline.step.timing import StepTime
-from ridgeline_roofline.units import Unit, show
+from ridgeline_roofline.units import Unit, parse_quantity, show
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _FITTED = (1, 8, 16, 32, 64)
@@ -34,16 +34,19 @@ def line_through(points: dict[int, float]) -> tuple[float, float]:
 
 def pool_cap(inputs: PlanInputs) -> int:
     """Sequences that the memory beside weights and working space holds."""
-    defaults = {extra.name: extra for extra in MEMORY.extras}
+    defaults = {extra.name for extra in MEMORY.extras}
     sized = replace(
         inputs,
         extras={
-            "usable": 0.92, "step": 8192.0, "runtime": 600e6, "graphs": 1e9, "channels": 200e6,
+            **{
+                extra.name: parse_quantity(extra.default, extra.unit, name=extra.name)
+                for extra in MEMORY.extras
+            },
             **{name: value for name, value in inputs.extras.items() if name in defaults},
         },
-    )  # fmt: skip
+    )
     left = inputs.gpu.memory_bytes * sized.extras["usable"] - sum(line.size_bytes for line in ledger(sized))
-    return max(0, int(left / rank_kv_bytes(sized, inputs.context_tokens)))
+    return inputs.layout.dp * max(0, int(left / rank_kv_bytes(sized, inputs.context_tokens)))
 
 
 def _ranked(step: StepTime) -> tuple[tuple[Value, ...], ...]:

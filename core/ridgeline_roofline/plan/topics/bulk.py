@@ -13,20 +13,21 @@ from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
 from ridgeline_roofline.plan.bounds import PART, POSITIVE, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
+from ridgeline_roofline.serving import Workload, memory_rows
 from ridgeline_roofline.step.batch import decode_batch, prompt_batch
+from ridgeline_roofline.step.residence import sequence_bytes
 from ridgeline_roofline.units import Unit, show
 
 
 def _sequences(inputs: PlanInputs) -> int:
     """As many as the memory of one layout holds."""
-    held = inputs.model.parameters * inputs.formats.weights.bytes_per_element
-    left = inputs.gpu.memory_bytes * inputs.layout.gpus * inputs.extras["usable"] - held
-    one = inputs.model.kv_bytes(inputs.prompt_tokens + inputs.output_tokens / 2, inputs.formats.kv)
-    count = int(left / one)
+    model, work = inputs.step_model(), Workload(inputs.prompt_tokens, inputs.output_tokens)
+    count = memory_rows(model, work, usable=inputs.extras["usable"])
     if count < 1:
+        one = sequence_bytes(inputs.model, inputs.layout, inputs.formats, work.context_tokens)
         raise SettingsError(
-            f"gpus={inputs.layout.gpus}: {show(max(0.0, left), Unit.BYTES)} are left beside the weights and one "
-            f"sequence needs {show(one, Unit.BYTES)}: give a larger tp, smaller weights or a shorter prompt",
+            f"tp={inputs.layout.tp}: beside the weights no GPU has room for {show(one, Unit.BYTES)}, its part of one "
+            "sequence: give a larger tp, smaller weights or a shorter prompt",
             param="tp",
         )
     return count

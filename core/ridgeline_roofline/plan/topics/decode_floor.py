@@ -40,7 +40,9 @@ def _answer(inputs: PlanInputs) -> Plan:
             "collectives",
             split["collectives"],
             Unit.SECONDS,
-            f"{inputs.layout}: messages of {inputs.batch} rows over {model.fabric.fast.link_id}",
+            "one GPU: none"
+            if inputs.layout.gpus == 1
+            else f"{inputs.layout}: messages of {inputs.batch} rows over {model.fabric.fast.link_id}",
         ),
         Answer(
             "compute beyond memory",

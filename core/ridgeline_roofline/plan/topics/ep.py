@@ -10,6 +10,8 @@ from math import comb
 
 from ridgeline_contracts.errors import SettingsError
 
+from ridgeline_roofline.decisions.batch_split import SplitFacts, batch_split, halves_s
+from ridgeline_roofline.decisions.expert_placement import PlacementFacts, expert_placement, in_order_ratio
 from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
 from ridgeline_roofline.plan.bounds import COUNTED, COUNTED_OR_NONE, EXPONENT, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
@@ -36,31 +38,6 @@ def zipf_loads(experts: int, exponent: float) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def busiest(loads: list[float], ranks: int, *, sort: bool) -> float:
-    """Load of the busiest rank over the mean: experts in order, or each next largest to the least loaded rank."""
-    size = len(loads) // ranks
-    held, counts = [0.0] * ranks, [0] * ranks
-    if not sort:
-        return max(sum(loads[r * size : (r + 1) * size]) for r in range(ranks)) * ranks
-    for load in sorted(loads, reverse=True):
-        rank = min((r for r in range(ranks) if counts[r] < size), key=lambda r: held[r])
-        held[rank] += load
-        counts[rank] += 1
-    return max(held) * ranks
-
-
-def replicated(loads: list[float], ranks: int, spare: int) -> float:
-    """The same with `spare` more expert places: the heaviest piece is split in two again and again."""
-    pieces = sorted(loads, reverse=True)
-    for _ in range(spare):
-        largest = pieces.pop(0)
-        pieces = sorted([*pieces, largest / 2, largest / 2], reverse=True)
-    held = [0.0] * ranks
-    for load in pieces:
-        held[held.index(min(held))] += load
-    return max(held) * ranks
-
-
 def _collectives(step: StepTime) -> float:
     return sum(each.collectives_s for each in step.ops if each.op.collective is CollectiveKind.ALL_TO_ALL)
 
@@ -69,17 +46,16 @@ def _experts_s(step: StepTime) -> float:
     return sum(each.seconds for each in step.ops if each.op.name == "experts")
 
 
-def overlapped_s(inputs: PlanInputs, rows: float) -> float:
-    """A step as two half batches: each half's messages hide behind the other half's work, weights read twice."""
+def _split(inputs: PlanInputs, rows: float) -> SplitFacts:
+    whole = inputs.step_model().step_s(decode_batch(rows, inputs.context_tokens))
     half = inputs.step_model().step(decode_batch(rows / 2, inputs.context_tokens))
     moving = _collectives(half)
-    work = half.seconds - moving
-    return 2 * max(work, moving) + min(work, moving) / max(1, inputs.model.layers)
+    return SplitFacts(whole, half.seconds - moving, moving, inputs.model.layers)
 
 
 def _split_gain(inputs: PlanInputs, rows: float) -> float:
-    whole = inputs.step_model().step_s(decode_batch(rows, inputs.context_tokens))
-    return whole / overlapped_s(inputs, rows)
+    facts = _split(inputs, rows)
+    return facts.whole_s / halves_s(facts)
 
 
 def _least_batch(inputs: PlanInputs) -> float:
@@ -105,11 +81,13 @@ def _answer(inputs: PlanInputs) -> Plan:
     one = spec.hidden * (extras["dispatch"] + extras["combine"]) * layers
     nvlink_bytes, nic_bytes = max(0.0, moe.top_k - wide) * one, wide * one
     loads = zipf_loads(moe.experts, extras["skew"])
-    plain, placed = busiest(loads, layout.ep, sort=False), busiest(loads, layout.ep, sort=True)
-    copied = replicated(loads, layout.ep, int(extras["spare"]))
-    drift = zipf_loads(moe.experts, extras["skew"])
-    moved = [drift[(i * 7 + 3) % moe.experts] for i in range(moe.experts)]
-    stale = (1 - extras["drift"]) * placed + extras["drift"] * busiest(moved, layout.ep, sort=False)
+    plain = in_order_ratio(loads, layout.ep)
+    by_load = expert_placement(PlacementFacts(loads, layout.ep))
+    with_copies = expert_placement(PlacementFacts(loads, layout.ep, int(extras["spare"])))
+    placed, copied = by_load.value.busiest_ratio, with_copies.value.busiest_ratio
+    # What moved is spread over the old places without regard to load.
+    moved = [loads[(expert * 7 + 3) % moe.experts] for expert in range(moe.experts)]
+    stale = (1 - extras["drift"]) * placed + extras["drift"] * in_order_ratio(moved, layout.ep)
     step = inputs.step_model().step(decode_batch(inputs.batch, inputs.context_tokens))
     experts_s, moving_s = _experts_s(step), _collectives(step)
     rest_s = step.seconds - experts_s - moving_s
@@ -149,13 +127,13 @@ def _answer(inputs: PlanInputs) -> Plan:
             "busiest over mean, placed",
             placed,
             Unit.RATIO,
-            "each next popular expert to the least loaded rank",
+            by_load.derivation,
         ),
         Answer(
             "busiest over mean, with copies",
             copied,
             Unit.RATIO,
-            f"{extras['spare']:.0f} spare places split the heaviest",
+            with_copies.derivation,
         ),
         Answer(
             "busiest over mean, after drift",
@@ -163,14 +141,16 @@ def _answer(inputs: PlanInputs) -> Plan:
             Unit.RATIO,
             f"{extras['drift']:.0%} of the traffic moved elsewhere",
         ),
-        Answer("gain of two half batches", gain, Unit.RATIO, "step / overlapped step; below 1 it loses"),
+        Answer(
+            "gain of two half batches", gain, Unit.RATIO, batch_split(_split(inputs, inputs.batch)).derivation
+        ),
         Answer("two half batches win from", _least_batch(inputs), Unit.SEQUENCES, "powers of two tried"),
     )
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (
             n,
             inputs.step_model().step_s(decode_batch(n, inputs.context_tokens)),
-            overlapped_s(inputs, n),
+            halves_s(_split(inputs, n)),
             _split_gain(inputs, n),
         )
         for n in _BATCHES

@@ -13,13 +13,15 @@ from ridgeline_roofline.plan.bounds import PART
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch, prompt_batch
+from ridgeline_roofline.step.residence import held_sequences
 from ridgeline_roofline.units import Unit, show
 
 
 def _held_sequences(inputs: PlanInputs, gpu: Gpu) -> int:
-    weights = inputs.model.parameters * inputs.formats.weights.bytes_per_element
-    left = gpu.memory_bytes * inputs.layout.gpus * inputs.extras["usable"] - weights
-    return int(left / inputs.model.kv_bytes(inputs.context_tokens, inputs.formats.kv))
+    usable = inputs.extras["usable"]
+    return held_sequences(
+        inputs.model, gpu, inputs.layout, inputs.formats, inputs.context_tokens, usable=usable
+    )
 
 
 def _rates(inputs: PlanInputs, gpu: Gpu, rows: int) -> tuple[float, float, float]:

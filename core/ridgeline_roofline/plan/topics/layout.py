@@ -6,6 +6,8 @@ DP attention removes the copies: each rank keeps its own sequences, experts stay
 a fault takes what shares a layout with it: the blast radius
 """
 
+from dataclasses import replace
+
 from ridgeline_contracts.errors import SettingsError
 
 from ridgeline_roofline.catalogue.formats import Dtype
@@ -15,7 +17,8 @@ from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
 from ridgeline_roofline.step.batch import decode_batch
 from ridgeline_roofline.step.collectives import CollectiveKind
-from ridgeline_roofline.step.layout import Layout, check_layout, kv_copies, kv_share
+from ridgeline_roofline.step.layout import Layout, check_layout, kv_copies
+from ridgeline_roofline.step.residence import sequence_bytes, weight_bytes
 from ridgeline_roofline.units import Unit, show
 
 _DTYPES = (Dtype.BF16, Dtype.FP8, Dtype.NVFP4)
@@ -40,30 +43,16 @@ def _possible(inputs: PlanInputs, layout: Layout) -> bool:
     return True
 
 
-def _held_bytes(inputs: PlanInputs, layout: Layout, dtype: Dtype) -> float:
-    """Weights of one GPU: attention is whole on every DP rank, experts are divided over all."""
-    spec, element = inputs.model, dtype.bytes_per_element
-    experts = sum(count * moe.experts * moe.expert_parameters for count, moe in spec.moe_layers())
-    rest = spec.parameters - experts
-    return (experts / layout.expert_shards + rest / layout.tp) / layout.pp * element
-
-
 def _kv_bytes(inputs: PlanInputs, layout: Layout) -> float:
     """KV of the whole batch on one GPU."""
-    spec, element = inputs.model, inputs.formats.kv.bytes_per_element
-    one = sum(
-        count
-        * mixer.kv_elements_per_token
-        * mixer.seen_tokens(inputs.context_tokens)
-        * kv_share(mixer, layout.tp)
-        for count, mixer in spec.mixers()
-    )
-    return one * element * inputs.batch / layout.dp / layout.pp
+    one = sequence_bytes(inputs.model, layout, inputs.formats, inputs.context_tokens)
+    return one * inputs.batch / layout.dp
 
 
 def _fits(inputs: PlanInputs, layout: Layout, dtype: Dtype) -> bool:
     room = inputs.gpu.memory_bytes * inputs.extras["usable"]
-    return _held_bytes(inputs, layout, dtype) + _kv_bytes(inputs, layout) <= room
+    weights = weight_bytes(inputs.model, layout, replace(inputs.formats, weights=dtype))
+    return weights + _kv_bytes(inputs, layout) <= room
 
 
 def _formats(inputs: PlanInputs, layout: Layout) -> str:
@@ -94,7 +83,8 @@ def _answer(inputs: PlanInputs) -> Plan:
     widest = [dtype for dtype in _DTYPES if _fits(inputs, layout, dtype)]
     copies, kv = kv_copies(spec, layout), _kv_bytes(inputs, layout)
     pure = kv / copies
-    domain = int(gpu.domain_gpus.value)
+    domain, fabric = int(gpu.domain_gpus.value), inputs.fabric
+    prompt_kv = spec.kv_bytes(inputs.prompt_tokens, inputs.formats.kv)
     options = candidates(inputs)
     fitting = [option for option in options if _fits(inputs, option, inputs.formats.weights)]
     best = min(fitting, key=lambda each: inputs.step_model(layout=each).step_s(batch), default=None)
@@ -122,12 +112,43 @@ def _answer(inputs: PlanInputs) -> Plan:
         Answer("KV a GPU", kv, Unit.BYTES, f"of all {inputs.batch} sequences, copies included"),
         Answer("KV copies", copies, Unit.RATIO, "ranks that hold the same KV head; 1: none"),
         Answer("KV copied", kv - pure, Unit.BYTES, f"on each GPU: {copies:g} holds of what one would need"),
+        Answer(
+            "copies, time a step",
+            (kv - pure) / gpu.bandwidth_bytes_per_s,
+            Unit.SECONDS,
+            f"{show(kv - pure, Unit.BYTES)} read for nothing / {show(gpu.bandwidth_bytes_per_s, Unit.BYTES_PER_S)}",
+        ),
+        Answer(
+            "copies, money",
+            (kv - pure) / gpu.memory_bytes * layout.gpus * gpu.usd_per_s.value,
+            Unit.USD_PER_S,
+            f"{(kv - pure) / gpu.memory_bytes:.2%} of the memory of {layout.gpus} GPUs, at their price",
+        ),
         Answer("fast domain", domain, Unit.COUNT, f"GPUs that {gpu.gpu_id} reaches over its fast link"),
         Answer(
             "leaves the fast domain",
             "yes" if layout.tp * layout.dp > domain else "no",
             Unit.TEXT,
             f"TP x DP = {layout.tp * layout.dp} against {domain}: all-reduce and expert traffic stay inside or not",
+        ),
+        Answer(
+            "memory of the fast domain",
+            domain * gpu.memory_bytes,
+            Unit.BYTES,
+            f"{domain} x {show(gpu.memory_bytes, Unit.BYTES)}, against {show(weights, Unit.BYTES)} of weights",
+        ),
+        Answer(
+            "hand over a prompt's KV inside",
+            prompt_kv / (layout.gpus * fabric.fast.bytes_per_s) + fabric.fast.latency_s,
+            Unit.SECONDS,
+            f"{show(prompt_kv, Unit.BYTES)} / ({layout.gpus} x {show(fabric.fast.bytes_per_s, Unit.BYTES_PER_S)}): "
+            f"prefill and decode within {domain} GPUs",
+        ),
+        Answer(
+            "hand over a prompt's KV beyond",
+            prompt_kv / (layout.gpus * fabric.wide.bytes_per_s) + fabric.wide.latency_s,
+            Unit.SECONDS,
+            f"{show(prompt_kv, Unit.BYTES)} / ({layout.gpus} x {show(fabric.wide.bytes_per_s, Unit.BYTES_PER_S)})",
         ),
         Answer("blast radius", layout.gpus, Unit.COUNT, "GPUs that stop when one of them fails"),
         Answer(
@@ -159,7 +180,21 @@ TOPIC = Topic(
     name="layout",
     question="Which layout fits a model on these GPUs, and what does each cost a token?",
     source="Shoeybi et al., Megatron-LM, 2019; DeepSeek-V3, 2024, section 3.4, for DP attention",
-    uses=("model", "gpu", "gpus", "tp", "pp", "ep", "dp", "weights", "kv", "batch", "context", "link"),
+    uses=(
+        "model",
+        "gpu",
+        "gpus",
+        "tp",
+        "pp",
+        "ep",
+        "dp",
+        "weights",
+        "kv",
+        "batch",
+        "context",
+        "prompt",
+        "link",
+    ),
     answer=_answer,
     defaults={
         "model": "llama-3.1-405b",

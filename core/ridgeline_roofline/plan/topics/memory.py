@@ -13,7 +13,7 @@ from ridgeline_roofline.plan.answer import Answer, Plan, Table, Total, Value
 from ridgeline_roofline.plan.bounds import PART, POSITIVE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
-from ridgeline_roofline.step.layout import kv_share
+from ridgeline_roofline.step.residence import sequence_bytes, weight_bytes
 from ridgeline_roofline.units import Unit, show
 
 
@@ -29,13 +29,7 @@ class LedgerLine:
 
 def rank_kv_bytes(inputs: PlanInputs, context_tokens: float) -> float:
     """KV of one sequence on one GPU, copies of KV heads included."""
-    spec, layout = inputs.model, inputs.layout
-    resident = sum(
-        count * mixer.kv_elements_per_token * mixer.seen_tokens(context_tokens) * kv_share(mixer, layout.tp)
-        for count, mixer in spec.mixers()
-    )
-    state = spec.kv_bytes(0, inputs.formats.kv) / layout.tp
-    return (resident * inputs.formats.kv.bytes_per_element + state) / layout.pp
+    return sequence_bytes(inputs.model, inputs.layout, inputs.formats, context_tokens)
 
 
 def _widest(spec: ModelSpec) -> int:
@@ -55,15 +49,13 @@ def ledger(inputs: PlanInputs) -> tuple[LedgerLine, ...]:
     """The lines before KV, in order."""
     spec, layout, extras = inputs.model, inputs.layout, inputs.extras
     element = inputs.formats.activations.bytes_per_element
-    split = spec.layer_matrix_parameters * inputs.formats.weights.bytes_per_element / layout.tp / layout.pp
-    tables = spec.parameters - spec.layer_matrix_parameters
-    held = split + tables * Dtype.BF16.bytes_per_element / layout.tp
+    held = weight_bytes(spec, layout, inputs.formats)
     step = extras["step"]
     activations = step * (4 * spec.hidden + _widest(spec) / layout.tp) * element
     logits = inputs.batch * spec.vocab_tokens * 4 * 3
     buffers = 0.0 if layout.gpus == 1 else 2 * step * spec.hidden * element + extras["channels"]
     return (
-        LedgerLine("weights", held, True, f"{spec.parameters:,} parameters / {layout.tp * layout.pp} GPUs"),
+        LedgerLine("weights", held, True, f"{spec.parameters:,} parameters on {layout}"),
         LedgerLine("context", extras["runtime"], False, "device context, libraries, kernels"),
         LedgerLine(
             "activation peak",
@@ -83,7 +75,7 @@ def ledger(inputs: PlanInputs) -> tuple[LedgerLine, ...]:
 
 def _sequences(inputs: PlanInputs) -> float:
     left = inputs.gpu.memory_bytes * inputs.extras["usable"] - sum(line.size_bytes for line in ledger(inputs))
-    return left / rank_kv_bytes(inputs, inputs.context_tokens)
+    return inputs.layout.dp * left / rank_kv_bytes(inputs, inputs.context_tokens)
 
 
 def smallest_change(inputs: PlanInputs) -> tuple[str, float]:
