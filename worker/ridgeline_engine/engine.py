@@ -177,11 +177,12 @@ class Engine:
             opened = self._open[0]
             result = self._executor.complete(opened.plan.launch)
             completed_ms = self._clock.monotonic_ms()
-            self._open.popleft()
+            # Asked before anything changes: a completion of another launch leaves the open one open.
             if result.launch != opened.plan.launch or len(result.rows) != len(opened.plan.rows):
                 raise InvariantError(
                     f"launch {opened.plan.launch} was completed as {result.launch}, or rows are lacking"
                 )
+            self._open.popleft()
             self._scheduler.slots.retire(result.launch)
             self._scheduler.kv.pool.retire(result.launch)
             for sequence, row, row_result in zip(

@@ -1,0 +1,44 @@
+"""A completion that answers another launch is an error of the executor, and changes nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ridgeline_contracts.errors import InvariantError
+from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.seam import LaunchId, StepResult
+
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+PROMPT = tuple(range(20))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda result, before: before, id="the-launch-before-again"),
+        pytest.param(lambda result, before: replace(result, rows=()), id="no-rows"),
+        pytest.param(lambda result, before: replace(result, launch=LaunchId(99)), id="a-launch-never-made"),
+    ],
+)
+def test_a_wrong_completion_is_refused_and_the_right_one_still_counts(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[StepResult, StepResult], StepResult]
+) -> None:
+    key = bench.submit("a", PROMPT, GREEDY)
+    complete, results = bench.executor.complete, []
+    monkeypatch.setattr(
+        bench.executor, "complete", lambda launch: results.append(complete(launch)) or results[-1]
+    )
+    bench.step()
+    assert bench.engine.launch()
+    result = complete(LaunchId(results[-1].launch + 1))
+    monkeypatch.setattr(bench.executor, "complete", lambda launch: spoil(result, results[-1]))
+    with pytest.raises(InvariantError, match="was completed as"):
+        bench.engine.complete()
+    bench.engine.check()
+    monkeypatch.setattr(bench.executor, "complete", lambda launch: result)
+    bench.rows += bench.engine.complete()
+    monkeypatch.setattr(bench.executor, "complete", complete)
+    bench.run()
+    alone = len(bench.output(key))
+    assert alone == GREEDY.max_tokens
