@@ -7,6 +7,7 @@ attention  4 x heads x head_dim for each earlier token and layer (Kaplan et al.,
 from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
 from ridgeline_roofline.plan.inputs import PlanInputs
 from ridgeline_roofline.plan.topic import Topic
+from ridgeline_roofline.queueing import largest
 from ridgeline_roofline.units import Unit
 
 _SHARES = (0.1, 0.5, 1.0)
@@ -20,11 +21,7 @@ def context_of_share(inputs: PlanInputs, share: float) -> float:
     wanted = share * (spec.token_flops(0) - spec.pair_flops(0))
     if spec.pair_flops(_FARTHEST) < wanted:
         return float("inf")
-    low, high = 0.0, float(_FARTHEST)
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if spec.pair_flops(middle) >= wanted else (middle, high)
-    return high
+    return largest(lambda context: spec.pair_flops(context) < wanted, 0.0, float(_FARTHEST), rounds=80)
 
 
 def _answer(inputs: PlanInputs) -> Plan:

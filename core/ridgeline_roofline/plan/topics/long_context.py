@@ -13,6 +13,7 @@ from ridgeline_roofline.plan.answer import Answer, Curve, Plan, Total
 from ridgeline_roofline.plan.bounds import PART, SHARE
 from ridgeline_roofline.plan.inputs import Extra, PlanInputs
 from ridgeline_roofline.plan.topic import Topic
+from ridgeline_roofline.queueing import largest
 from ridgeline_roofline.serving import Workload, decode_s, largest_count, memory_rows
 from ridgeline_roofline.step.batch import prompt_batch
 from ridgeline_roofline.units import Unit, show
@@ -29,11 +30,7 @@ def _cold_s(inputs: PlanInputs, warm: float) -> float:
 def _warm_needed(inputs: PlanInputs) -> float:
     if _cold_s(inputs, 0.0) <= inputs.ttft_s:
         return 0.0
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _cold_s(inputs, middle) <= inputs.ttft_s else (middle, high)
-    return high
+    return largest(lambda warm: _cold_s(inputs, warm) > inputs.ttft_s, 0.0, 1.0)
 
 
 def _decode_rows(inputs: PlanInputs, work: Workload) -> int:
