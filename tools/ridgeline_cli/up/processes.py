@@ -4,17 +4,15 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
+from ridgeline_cli.tied_child import tied_to_us
 from ridgeline_cli.up.line_splitter import LineSplitter
 from ridgeline_cli.up.plan import ChildSpec
 
-_SHIM = Path(__file__).with_name("death_shim.py")
 _READ_BYTES = 65536
 _LAST_OUTPUT_WAIT_S = 0.5
 """How long the reader of a dead child may still take: a grandchild can keep the pipe open for longer."""
@@ -53,9 +51,8 @@ class LocalProcess:
         self._loop = asyncio.get_running_loop()
         self._on_line = on_line
         self._on_exit = on_exit
-        shim = (sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()))
         self._process = subprocess.Popen(
-            (*shim, *spec.command),
+            tied_to_us(spec.command),
             env={**environ, **dict(spec.environment)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
