@@ -25,7 +25,7 @@ from ridgeline_contracts.sampling import SamplingParams
 from ridgeline_engine.engine import Engine
 from ridgeline_engine.kv_events import KVEvicted, KVSnapshot, KVStored
 from ridgeline_engine.request import FinishReason, OutputRow, PriorityClass, Request, RequestKey
-from ridgeline_engine.settings import EngineSettings
+from ridgeline_engine.settings import AsyncScheduling, EngineSettings
 from ridgeline_testing.fake_executor import (
     EOS_TOKEN_ID,
     FAKE_STEP,
@@ -66,6 +66,7 @@ class EngineMachine(RuleBasedStateMachine):
         chunk=st.sampled_from([1, 8, 64]),
         target_ms=st.sampled_from([None, 0.1, 4.0]),
         caching=st.booleans(),
+        overlap=st.sampled_from(AsyncScheduling),
     )
     def start(
         self,
@@ -76,6 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
         chunk: int,
         target_ms: float | None,
         caching: bool,
+        overlap: AsyncScheduling,
     ) -> None:
         self.clock = VirtualClock()
         self.executor = FakeExecutor(
@@ -95,11 +97,11 @@ class EngineMachine(RuleBasedStateMachine):
                 tpot_target_ms=target_ms,
                 prefix_cache=caching,
                 coefficients=FAKE_STEP,
+                async_scheduling=overlap,
             ),
         )
         self.limit = min(CONTEXT_TOKENS, blocks * min(each.block_tokens for each in GROUPS[groups]) + 1)
         self.expected: dict[tuple[RequestKey, int], Expected] = {}
-        self.open = 0
         self.arrivals = 0
         self.mirror: set[tuple[GroupId, BlockHash]] = set()
         self.seen_events = 0
@@ -178,22 +180,19 @@ class EngineMachine(RuleBasedStateMachine):
             if each == key and found.finished is None and found.rows_after_cancel is None and took:
                 found.rows_after_cancel = 0
 
-    @precondition(lambda self: self.open < 2)
+    @precondition(lambda self: self.executor.open_launches < 2)
     @rule()
     def launch(self) -> None:
-        self.open += self.engine.launch()
+        self.engine.launch()
 
     @rule()
     def complete(self) -> None:
         self.receive(self.engine.complete())
-        self.open = max(0, self.open - 1)
 
-    @precondition(lambda self: self.open < 2)
     @rule(times=st.integers(1, 8))
     def steps(self, times: int) -> None:
         for _ in range(times):
-            self.launch()
-            self.complete()
+            self.receive(self.engine.step())
 
     @rule()
     def clear_cache(self) -> None:
@@ -265,8 +264,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(5_000):
             if not self.engine.has_work:
                 break
-            self.complete()
-            self.launch()
+            self.steps(1)
         assert not self.engine.has_work, "admitted work did not finish"
         assert all(found.finished is not None for found in self.expected.values())
         assert all(found.rows_after_cancel in (None, 1) for found in self.expected.values())

@@ -121,6 +121,8 @@ class FakeEngine:
             emitted_tokens=0,
             preemptions=0,
             late_results=0,
+            wasted_rows=0,
+            host_faults=0,
             row_faults=0,
             finished={},
             step_ms=0.0,

@@ -3,7 +3,7 @@
 import pytest
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_engine.policy.overrides import PolicyOverrides
-from ridgeline_engine.settings import EngineSettings
+from ridgeline_engine.settings import AsyncScheduling, EngineSettings
 from ridgeline_worker.flags import parse_flags
 from ridgeline_worker.settings import SchedulingChoices
 
@@ -15,16 +15,18 @@ def _choices(*flags: str) -> SchedulingChoices:
 
 def test_without_flags_the_engine_gets_its_own_defaults() -> None:
     engine, choices = EngineSettings(eos_token_ids=()), _choices()
-    for name in ("policy", "preemption", "tpot_target_ms", "ttft_target_ms", "overrides"):
+    for name in ("policy", "preemption", "tpot_target_ms", "ttft_target_ms", "async_scheduling", "overrides"):
         assert getattr(choices, name) == getattr(engine, name)
 
 
 def test_targets_policies_and_overrides_are_read_with_their_units() -> None:
-    flags = "--policy fcfs --preemption wait --tpot-target-ms none --ttft-target-ms 1500"
+    flags = (
+        "--policy fcfs --preemption wait --tpot-target-ms none --ttft-target-ms 1500 --async-scheduling on"
+    )
     overrides = "--batch-cap 12 --batch-kv-tokens 0 --gap-bound-ms 40.5 --overtaking-ratio 2.5"
     rest = "--output-weight 4 --backlog-tokens 9000"
     assert _choices(*flags.split(), *overrides.split(), *rest.split()) == SchedulingChoices(
-        "fcfs", "wait", None, 1500.0, PolicyOverrides(12, 0, 40.5, 2.5, 4.0, 9000)
+        "fcfs", "wait", None, 1500.0, AsyncScheduling.ON, PolicyOverrides(12, 0, 40.5, 2.5, 4.0, 9000)
     )
 
 

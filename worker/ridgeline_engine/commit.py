@@ -40,6 +40,8 @@ def advance(sequence: Sequence, row: RowPlan, result: RowResult) -> None:
     rejected = row.draft_tokens - max(0, len(result.tokens) - 1)
     sequence.computed_tokens = row.start + len(row.tokens) - rejected
     sequence.planned_tokens -= rejected
+    if row.logits:
+        sequence.pending_tokens -= 1
 
 
 def accept(sequence: Sequence, result: RowResult, *, now_ms: float) -> Accepted | None:
@@ -56,12 +58,11 @@ def accept(sequence: Sequence, result: RowResult, *, now_ms: float) -> Accepted 
         reason = finish_reason(sequence)
         if reason is not None:
             break
-    emitted = len(sequence.tokens) - before
+    kept = len(sequence.tokens) - before
     progress.accepted_tokens += len(result.tokens)
-    progress.emitted_tokens += emitted
     if progress.first_token_ms is None:
         progress.first_token_ms = now_ms
-    return Accepted(tuple(sequence.tokens[before:]), result.logprobs[:emitted], reason)
+    return Accepted(tuple(sequence.tokens[before:]), result.logprobs[:kept], reason)
 
 
 def finish_reason(sequence: Sequence) -> FinishReason | None:

@@ -4,7 +4,17 @@ from dataclasses import dataclass, field
 
 from ridgeline_contracts.step import StepShape
 
-from ridgeline_engine.seam import BlockAppend, BlockCopy, LaunchId, RowPlan, SlotAdmit, SlotId, StepPlan
+from ridgeline_engine.seam import (
+    BlockAppend,
+    BlockCopy,
+    InputToken,
+    LaunchId,
+    RowPlan,
+    SlotAdmit,
+    SlotId,
+    StepPlan,
+    TokenRef,
+)
 from ridgeline_engine.sequence import Sequence
 
 
@@ -12,6 +22,8 @@ from ridgeline_engine.sequence import Sequence
 class StepDraft:
     """Filled by the scheduler in the order of effect. Without rows it is thrown away."""
 
+    launch: LaunchId
+    """Which launch it will be."""
     rows: list[RowPlan] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     """Of the rows, in their order."""
@@ -24,30 +36,41 @@ class StepDraft:
     prefill_context_tokens: int = 0
     cached_tokens: int = 0
     preempted: bool = False
+    failed: list[tuple[Sequence, Exception]] = field(default_factory=list)
+    """Waiting sequences whose request the host could not work on."""
 
     def add_row(self, sequence: Sequence, count: int) -> None:
-        """Plans the next `count` known tokens of a sequence that holds a slot and has blocks for them."""
+        """Plans the next `count` tokens, known or pending, of a sequence that has a slot and blocks for them."""
         assert sequence.slot is not None
         assert sequence.generation is not None
-        start, decoding = sequence.planned_tokens, sequence.decoding
+        start, known, context = sequence.planned_tokens, len(sequence.tokens), sequence.context_tokens
         end = start + count
+        tokens: tuple[InputToken, ...] = tuple(sequence.tokens[start:end])
+        if end > known:
+            # Whoever waits for a token has nothing else to run: it is the newest one.
+            assert sequence.newest_pending is not None
+            tokens = (sequence.newest_pending,)
+        samples = end == context
         row = RowPlan(
             slot=sequence.slot,
             generation=sequence.generation,
-            tokens=tuple(sequence.tokens[start:end]),
+            tokens=tokens,
             start=start,
-            logits=1 if end == len(sequence.tokens) else 0,
-            output_position=sequence.output_tokens,
+            logits=1 if samples else 0,
+            output_position=context - sequence.prompt_tokens,
         )
-        self.rows.append(row)
-        self.sequences.append(sequence)
-        sequence.planned_tokens = end
-        if decoding:
+        if count == 1 and samples and end > sequence.prompt_tokens:
             self.decode_rows += 1
             self.context_tokens += end
         else:
             self.prefill_tokens += count
             self.prefill_context_tokens += count * start + count * count // 2
+        if samples:
+            sequence.newest_pending = TokenRef(self.launch, len(self.rows))
+            sequence.pending_tokens += 1
+        sequence.planned_tokens = end
+        self.rows.append(row)
+        self.sequences.append(sequence)
 
     @property
     def shape(self) -> StepShape:
@@ -55,9 +78,9 @@ class StepDraft:
             self.decode_rows, self.context_tokens, self.prefill_tokens, self.prefill_context_tokens
         )
 
-    def plan(self, launch: LaunchId, *, release: tuple[SlotId, ...]) -> StepPlan:
+    def plan(self, *, release: tuple[SlotId, ...]) -> StepPlan:
         return StepPlan(
-            launch, tuple(self.rows), release, tuple(self.admit), tuple(self.appends), tuple(self.copies)
+            self.launch, tuple(self.rows), release, tuple(self.admit), tuple(self.appends), tuple(self.copies)
         )
 
 

@@ -5,15 +5,13 @@
         for row in engine.step():
             deliver(row)
 
-A step has two halves, `launch` (plan, hand to the executor) and `complete` (wait, commit). `step` runs one
-after the other; since slots carry generations and freed pages wait for their launch, a caller may keep two
-launches open.
+A step has two halves, `launch` (plan, hand to the executor) and `complete` (wait, commit). While one launch runs,
+the next may be planned and handed over: `step` does so where it pays (decisions/open_launches.py in the roofline).
 """
 
-from collections import deque
-from dataclasses import replace
+from collections.abc import Iterable
 
-from ridgeline_contracts.blockhash import GRANULE_TOKENS, HashScope
+from ridgeline_contracts.blockhash import HashScope
 from ridgeline_contracts.capabilities import Capabilities
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import (
@@ -22,38 +20,40 @@ from ridgeline_contracts.errors import (
     InvariantError,
     Overloaded,
     RidgelineError,
-    SettingsError,
 )
 from ridgeline_contracts.step import StepCoefficients
 
 from ridgeline_engine.checks import Limits, check_request
 from ridgeline_engine.commit import accept, advance, check_row, finish_reason
-from ridgeline_engine.drafting import OpenLaunch
 from ridgeline_engine.kv_events import KVEventLog
 from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.ledger import StepLedger
+from ridgeline_engine.masks import MaskSource
+from ridgeline_engine.offer import MAX_CHOICES, check_model, offered
+from ridgeline_engine.outbox import Outbox
+from ridgeline_engine.pipeline import Completion, Pipeline
 from ridgeline_engine.policy.preemption_log import PreemptionRecord
 from ridgeline_engine.random_bits import request_seed
-from ridgeline_engine.request import Finish, FinishReason, OutputRow, Request, RequestKey
+from ridgeline_engine.request import FinishReason, OutputRow, Request, RequestKey
 from ridgeline_engine.scheduler import Scheduler
-from ridgeline_engine.seam import Executor, LaunchId, RowPlan, RowResult
-from ridgeline_engine.sequence import Family, Progress, Sequence, SequenceState
+from ridgeline_engine.seam import Executor, RowPlan, RowResult
+from ridgeline_engine.sequence import Family, Progress, Sequence
 from ridgeline_engine.settings import EngineSettings
 from ridgeline_engine.slots import Slots
 from ridgeline_engine.snapshots import EngineMetrics, LoadSnapshot, load_snapshot
 
-MAX_CHOICES = 128
-"""As many as the public API knows; they need not run at once."""
 _RETRY_AFTER_MS = 1_000
 
 
 class Engine:
     """Not thread-safe: all calls come from one thread. After DeviceFault nothing of it may be used."""
 
-    def __init__(self, executor: Executor, clock: Clock, settings: EngineSettings) -> None:
-        self._executor, self._clock, self._settings = executor, clock, settings
-        self._capabilities = _offered(executor.capabilities, settings)
-        _check_model(executor, settings)
+    def __init__(
+        self, executor: Executor, clock: Clock, settings: EngineSettings, *, masks: MaskSource | None = None
+    ) -> None:
+        self._clock, self._settings = clock, settings
+        self._capabilities = offered(executor.capabilities, settings)
+        check_model(executor, settings)
         kv = KVManager(
             executor.kv_groups,
             executor.kv_blocks,
@@ -67,11 +67,9 @@ class Engine:
             kv, Slots(self._capabilities.max_batch), settings, longest_tokens=sequence_tokens
         )
         self._ledger = StepLedger(settings.coefficients)
-        self._families: dict[RequestKey, Family] = {}
-        self._open: deque[OpenLaunch] = deque()
-        self._rows: list[OutputRow] = []
+        self._pipeline = Pipeline(executor, clock, masks)
+        self._outbox = Outbox(self._scheduler, self._pipeline, self._ledger, clock)
         self._arrivals = 0
-        self._last_launch = LaunchId(0)
         self._draining = False
 
     @property
@@ -91,7 +89,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to hand out."""
-        return bool(self._families or self._rows or self._open)
+        return bool(self._outbox.families or self._outbox.has_rows or len(self._pipeline))
 
     def submit(self, request: Request) -> None:
         """Queues a request. Nothing is kept of one that is refused.
@@ -100,7 +98,7 @@ class Engine:
         """
         if self._draining:
             raise Overloaded("this worker is draining and takes no new work", retry_after_ms=_RETRY_AFTER_MS)
-        if request.key in self._families:
+        if request.key in self._outbox.families:
             raise InvalidRequest(
                 f"request {request.key.request_id} attempt {request.key.attempt} is already running here",
                 param="request_id",
@@ -114,10 +112,12 @@ class Engine:
             )
         if (refused := self._scheduler.refusal(request, self.step_model)) is not None:
             raise refused
-        family = self._families[request.key] = Family(request)
         self._arrivals += 1
-        for choice in range(request.choices):
-            sequence = family.choices[choice] = self._sequence(family, choice)
+        family = Family(request)
+        family.choices |= {choice: self._sequence(family, choice) for choice in range(request.choices)}
+        # Nothing of it is known to anybody before all of it is made.
+        self._outbox.families[request.key] = family
+        for sequence in family.choices.values():
             self._scheduler.add(sequence)
         for sequence in tuple(family.choices.values()):
             self._finish_if_complete(sequence)
@@ -125,11 +125,11 @@ class Engine:
     def cancel(self, key: RequestKey) -> bool:
         """Ends what runs under `key`: each choice gets one terminal row from the next step. False if nothing
         does."""
-        family = self._families.get(key)
+        family = self._outbox.families.get(key)
         if family is None:
             return False
         for sequence in tuple(family.choices.values()):
-            self._emit_finish(sequence, FinishReason.CANCELLED)
+            self._outbox.end(sequence, FinishReason.CANCELLED)
         return True
 
     def drain(self) -> None:
@@ -138,34 +138,27 @@ class Engine:
         self._draining = True
 
     def step(self) -> list[OutputRow]:
-        """Runs one step. Returns the rows of all choices that got a token or ended; also rows of earlier
-        cancels."""
-        self.launch()
+        """Completes a step, with the next one launched before where that pays. Returns the rows of all choices
+        that got a token or ended; also rows of earlier cancels."""
+        most = self._scheduler.open_launches(self.step_model, self._ledger.host_step_ms)
+        while len(self._pipeline) < most and self.launch():
+            pass
         return self.complete()
 
     def launch(self) -> bool:
         """First half: plans a step and hands it to the executor. False where there is nothing to run."""
         started_ms = self._clock.monotonic_ms()
         for sequence in self._scheduler.expired(started_ms):
-            self._emit_finish(sequence, FinishReason.ERROR, _deadline_exceeded(sequence, started_ms))
-        draft = self._scheduler.draft(self.step_model, started_ms, fence=self._fence)
+            self._outbox.end(sequence, FinishReason.ERROR, _deadline_exceeded(sequence, started_ms))
+        pipeline = self._pipeline
+        draft = self._scheduler.draft(
+            self.step_model, started_ms, launch=pipeline.next_launch, fence=pipeline.fence
+        )
+        self._fail(draft.failed)
         if not draft.rows:
             return False
-        self._last_launch = LaunchId(self._last_launch + 1)
-        plan = draft.plan(self._last_launch, release=self._scheduler.slots.drain_releases())
-        shape = draft.shape
-        opened = OpenLaunch(
-            plan=plan,
-            sequences=tuple(draft.sequences),
-            shape=shape,
-            cached_tokens=draft.cached_tokens,
-            predicted_ms=self.step_model.predict_ms(shape),
-            started_ms=started_ms,
-            host_ms=self._clock.monotonic_ms() - started_ms,
-        )
-        self._executor.launch(plan)
-        self._executor.sample(plan.launch, {})
-        self._open.append(opened)
+        release = self._scheduler.slots.drain_releases()
+        self._fail(pipeline.start(draft, self.step_model, release=release, started_ms=started_ms))
         return True
 
     def complete(self) -> list[OutputRow]:
@@ -173,25 +166,10 @@ class Engine:
 
         Raises DeviceFault from the executor, InvariantError where it broke the seam.
         """
-        if self._open:
-            opened = self._open[0]
-            result = self._executor.complete(opened.plan.launch)
-            completed_ms = self._clock.monotonic_ms()
-            # Asked before anything changes: a completion of another launch leaves the open one open.
-            if result.launch != opened.plan.launch or len(result.rows) != len(opened.plan.rows):
-                raise InvariantError(
-                    f"launch {opened.plan.launch} was completed as {result.launch}, or rows are lacking"
-                )
-            self._open.popleft()
-            self._scheduler.slots.retire(result.launch)
-            self._scheduler.kv.pool.retire(result.launch)
-            for sequence, row, row_result in zip(
-                opened.sequences, opened.plan.rows, result.rows, strict=True
-            ):
-                self._commit(sequence, row, row_result, completed_ms)
-            self._ledger.record(opened, result, completed_ms=completed_ms, now_ms=self._clock.monotonic_ms())
-        rows, self._rows = self._rows, []
-        return rows
+        completion = self._pipeline.complete()
+        if completion is not None:
+            self._commit(completion)
+        return self._outbox.take()
 
     def load(self) -> LoadSnapshot:
         """The load report's facts, now."""
@@ -199,7 +177,7 @@ class Engine:
 
     def derivations(self) -> tuple[str, ...]:
         """How the next step's thresholds come about, in words: for people who ask why."""
-        return self._scheduler.derivations(self.step_model)
+        return self._scheduler.derivations(self.step_model, host_ms=self._ledger.host_step_ms)
 
     @property
     def preemption_trace(self) -> tuple[PreemptionRecord, ...]:
@@ -221,18 +199,14 @@ class Engine:
         """Raises InvariantError unless everything the engine holds is consistent. For tests and idle
         moments."""
         self._scheduler.check()
-        live = [each for family in self._families.values() for each in family.choices.values()]
+        live = [each for family in self._outbox.families.values() for each in family.choices.values()]
         queued = [*self._scheduler.waiting, *self._scheduler.running]
         if sorted(map(id, live)) != sorted(map(id, queued)):
             raise InvariantError("the requests and the queues name different sequences")
 
     def close(self) -> None:
         """Closes the executor. Open requests get no more rows."""
-        self._executor.close()
-
-    @property
-    def _fence(self) -> LaunchId | None:
-        return self._open[-1].plan.launch if self._open else None
+        self._pipeline.close()
 
     def _sequence(self, family: Family, choice: int) -> Sequence:
         request, sampling = family.request, family.request.sampling
@@ -258,88 +232,50 @@ class Engine:
             ),
             progress=Progress(self._clock.monotonic_ms()),
             tokens=[*request.prompt, *emitted],
+            delivered_tokens=len(emitted),
         )
 
     def _finish_if_complete(self, sequence: Sequence) -> None:
         """A retry may bring a choice whose last token had already ended it."""
         reason = finish_reason(sequence) if sequence.output_tokens else None
         if reason is not None:
-            self._emit_finish(sequence, reason)
+            self._outbox.end(sequence, reason)
 
-    def _commit(self, sequence: Sequence, row: RowPlan, result: RowResult, now_ms: float) -> None:
-        check_row(row, result, vocab_tokens=self._capabilities.vocab_tokens)
-        if (sequence.slot, sequence.generation) != (row.slot, row.generation):
-            self._ledger.late_results += 1
-            return
+    def _commit(self, completion: Completion) -> None:
+        opened, result = completion.opened, completion.result
+        self._scheduler.slots.retire(result.launch)
+        self._scheduler.kv.pool.retire(result.launch)
+        for sequence, row, row_result in zip(opened.sequences, opened.plan.rows, result.rows, strict=True):
+            check_row(row, row_result, vocab_tokens=self._capabilities.vocab_tokens)
+            if (sequence.slot, sequence.generation) != (row.slot, row.generation):
+                self._ledger.late_results += 1
+                continue
+            try:
+                self._commit_row(sequence, row, row_result, completion.completed_ms)
+            except InvariantError:
+                raise
+            except Exception as error:  # noqa: BLE001 - ends this request alone
+                self._outbox.fail(sequence, error)
+        self._fail(self._pipeline.sample_next())
+        self._ledger.record(completion, now_ms=self._clock.monotonic_ms())
+
+    def _commit_row(self, sequence: Sequence, row: RowPlan, result: RowResult, now_ms: float) -> None:
         sequence.progress.computed_tokens += len(row.tokens)
         if result.fault is not None:
-            self._fail(sequence, result.fault)
+            self._ledger.row_faults += 1
+            self._scheduler.kv.distrust(sequence)
+            error = RidgelineError(f"choice {sequence.choice} failed on the device: {result.fault}")
+            self._outbox.end(sequence, FinishReason.ERROR, error)
             return
         advance(sequence, row, result)
-        offset = sequence.output_tokens
         accepted = accept(sequence, result, now_ms=now_ms)
         self._scheduler.kv.store(sequence)
-        if accepted is None:
-            return
-        self._ledger.emitted_tokens += len(accepted.tokens)
-        finish = None if accepted.reason is None else self._finish(sequence, accepted.reason)
-        self._rows.append(
-            OutputRow(
-                sequence.request.key, sequence.choice, offset, accepted.tokens, accepted.logprobs, finish
-            )
-        )
+        if accepted is not None:
+            self._outbox.deliver(sequence, accepted)
 
-    def _fail(self, sequence: Sequence, fault: str) -> None:
-        self._ledger.row_faults += 1
-        self._scheduler.kv.distrust(sequence)
-        error = RidgelineError(f"choice {sequence.choice} failed on the device: {fault}")
-        self._emit_finish(sequence, FinishReason.ERROR, error)
-
-    def _emit_finish(
-        self, sequence: Sequence, reason: FinishReason, error: RidgelineError | None = None
-    ) -> None:
-        finish = self._finish(sequence, reason, error)
-        self._rows.append(
-            OutputRow(sequence.request.key, sequence.choice, sequence.output_tokens, (), finish=finish)
-        )
-
-    def _finish(
-        self, sequence: Sequence, reason: FinishReason, error: RidgelineError | None = None
-    ) -> Finish:
-        if sequence.state is SequenceState.FINISHED:
-            raise InvariantError(f"choice {sequence.choice} of {sequence.request.key} ended twice")
-        self._scheduler.end(sequence, fence=self._fence)
-        family = sequence.family
-        del family.choices[sequence.choice]
-        if not family.choices:
-            del self._families[family.request.key]
-        self._ledger.count_finish(reason)
-        return Finish(reason, sequence.counts(), sequence.clocks(self._clock.monotonic_ms()), error)
-
-
-def _offered(found: Capabilities, settings: EngineSettings) -> Capabilities:
-    batch = found.max_batch if settings.max_batch is None else min(found.max_batch, settings.max_batch)
-    return replace(found, max_batch=min(batch, settings.max_step_tokens), max_choices=MAX_CHOICES)
-
-
-def _check_model(executor: Executor, settings: EngineSettings) -> None:
-    for group in executor.kv_groups:
-        if group.block_tokens <= 0 or group.block_tokens % GRANULE_TOKENS:
-            raise SettingsError(
-                f"block_tokens={group.block_tokens} of KV group {group.group}: "
-                f"give a multiple of {GRANULE_TOKENS}",
-                param="block_tokens",
-            )
-        if executor.kv_blocks.get(group.group, 0) < 1:
-            raise SettingsError(
-                f"KV group {group.group} has no blocks: give the worker more memory", param="kv_blocks"
-            )
-    vocab_tokens = executor.capabilities.vocab_tokens
-    for token in settings.eos_token_ids:
-        if not 0 <= token < vocab_tokens:
-            raise SettingsError(
-                f"end token {token} is not in the vocabulary of {vocab_tokens}", param="eos_token_ids"
-            )
+    def _fail(self, failed: Iterable[tuple[Sequence, Exception]]) -> None:
+        for sequence, error in failed:
+            self._outbox.fail(sequence, error)
 
 
 def _deadline_exceeded(sequence: Sequence, now_ms: float) -> DeadlineExceeded:

@@ -1,12 +1,12 @@
 """What the engine counts, and the step model it fits on the way."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from ridgeline_contracts.step import StepCoefficients
 
-from ridgeline_engine.drafting import OpenLaunch
+from ridgeline_engine.pipeline import Completion
 from ridgeline_engine.request import FinishReason
-from ridgeline_engine.seam import StepResult
 from ridgeline_engine.snapshots import EngineMetrics, StepStats
 from ridgeline_engine.step_fit import StepFit
 
@@ -17,6 +17,8 @@ class StepLedger:
 
     guess: StepCoefficients
     late_results: int = 0
+    wasted_rows: int = 0
+    host_faults: int = 0
     row_faults: int = 0
     emitted_tokens: int = 0
     _steps: int = 0
@@ -28,10 +30,16 @@ class StepLedger:
     _predicted_ms: float = 0.0
     _finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, FinishReason), 0))
     _last_step: StepStats | None = None
+    _last_end_ms: float = -inf
     _fit: StepFit = field(init=False)
 
     def __post_init__(self) -> None:
         self._fit = StepFit(self.guess)
+
+    @property
+    def host_step_ms(self) -> float:
+        """Mean time of a step outside the executor; 0 before the first."""
+        return self._host_ms / self._steps if self._steps else 0.0
 
     @property
     def coefficients(self) -> StepCoefficients:
@@ -40,16 +48,19 @@ class StepLedger:
     def count_finish(self, reason: FinishReason) -> None:
         self._finished[reason.value] += 1
 
-    def record(self, opened: OpenLaunch, result: StepResult, *, completed_ms: float, now_ms: float) -> None:
-        """Counts a step that was just committed: its results came at `completed_ms`, the commit ended at
-        `now_ms`."""
+    def record(self, completion: Completion, *, now_ms: float) -> None:
+        """Counts a step whose commit ended at `now_ms`. One that was launched while another ran began, for the
+        step model, when that one ended."""
+        opened = completion.opened
+        began_ms = max(opened.started_ms, self._last_end_ms)
+        self._last_end_ms = now_ms
         stats = StepStats(
             shape=opened.shape,
             batch=len(opened.plan.rows),
             cached_tokens=opened.cached_tokens,
-            step_ms=now_ms - opened.started_ms,
-            device_ms=result.device_ms,
-            host_ms=opened.host_ms + now_ms - completed_ms,
+            step_ms=now_ms - began_ms,
+            device_ms=completion.result.device_ms,
+            host_ms=opened.host_ms + now_ms - completion.completed_ms,
             predicted_ms=opened.predicted_ms,
         )
         self._fit.observe(opened.shape, stats.step_ms)
@@ -71,6 +82,8 @@ class StepLedger:
             emitted_tokens=self.emitted_tokens,
             preemptions=preemptions,
             late_results=self.late_results,
+            wasted_rows=self.wasted_rows,
+            host_faults=self.host_faults,
             row_faults=self.row_faults,
             finished=dict(self._finished),
             step_ms=self._step_ms,

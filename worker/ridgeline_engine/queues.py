@@ -49,6 +49,7 @@ class Queues:
         del self.running[index]
         self.slots.give_back(sequence.slot, fence=fence)
         sequence.slot = sequence.generation = None
+        sequence.forget_pending()
 
     def check(self) -> None:
         """Raises InvariantError unless queues, slots, blocks, caches and accounts are consistent."""
@@ -58,8 +59,10 @@ class Queues:
         if any(each.state is not SequenceState.RUNNING for each in self.running):
             raise InvariantError("the running queue holds a sequence that is not running")
         for sequence in self.running:
-            if not sequence.computed_tokens <= sequence.planned_tokens <= len(sequence.tokens):
+            if not sequence.computed_tokens <= sequence.planned_tokens <= sequence.context_tokens:
                 raise InvariantError("a sequence computed more than was planned, or planned more than it has")
+            if sequence.pending_tokens and sequence.context_tokens - sequence.planned_tokens != 1:
+                raise InvariantError("a sequence waits for a token and has others to run")
         live = len(self.running) + len(self.waiting)
         if sum(each.sequences for each in self.accounts.active()) != live:
             raise InvariantError("the tenants' accounts count other sequences than the queues hold")

@@ -18,11 +18,12 @@ from math import inf
 from ridgeline_contracts.errors import InvariantError, Overloaded
 from ridgeline_contracts.step import StepModel, StepShape
 from ridgeline_roofline.decisions.admission_reserve import admission_reserve_blocks
+from ridgeline_roofline.decisions.decision import Decision
 from ridgeline_roofline.decisions.prefill_cost import prefill_ms
 
 from ridgeline_engine.drafting import StepDraft
 from ridgeline_engine.kv_manager import KVManager
-from ridgeline_engine.policy.census import take_census
+from ridgeline_engine.policy.census import Census, take_census
 from ridgeline_engine.policy.ranks import QueueFacts, Rank, policy_named
 from ridgeline_engine.policy.room import RoomMaker
 from ridgeline_engine.policy.thresholds import Thresholds
@@ -60,6 +61,7 @@ class Scheduler:
         self._room = RoomMaker(queues, self.thresholds, settings)
         self._planner = StepPlanner(queues, self._room, self.thresholds, settings, fair=self._policy.fair)
         self._next_deadline_ms = inf
+        self._kept_open: tuple[StepModel, int, int] | None = None
 
     @property
     def preemptions(self) -> int:
@@ -106,9 +108,11 @@ class Scheduler:
         if sequence.request.deadline_ms is not None:
             self._next_deadline_ms = min(self._next_deadline_ms, sequence.request.deadline_ms)
 
-    def draft(self, model: StepModel, now_ms: float, *, fence: LaunchId | None) -> StepDraft:
-        """The next step; without rows where nothing can run. `fence` is the newest open launch."""
-        draft = StepDraft()
+    def draft(
+        self, model: StepModel, now_ms: float, *, launch: LaunchId, fence: LaunchId | None
+    ) -> StepDraft:
+        """The step of `launch`; without rows where nothing can run. `fence` is the newest open launch."""
+        draft = StepDraft(launch)
         census = take_census(self.running)
         if census.batch.rows and census.interactive.rows:
             self._room.keep_batch_share(draft, census, model, now_ms, fence)
@@ -156,7 +160,20 @@ class Scheduler:
         """Raises InvariantError unless queues, slots, blocks, caches and accounts are consistent."""
         self._queues.check()
 
-    def derivations(self, model: StepModel) -> tuple[str, ...]:
+    def open_launches(self, model: StepModel, host_ms: float) -> int:
+        """How many launches may be open while the engine steps. Decided anew when the step model was fitted again
+        or as many sequences do not run any more."""
+        rows, kept = len(self.running), self._kept_open
+        if kept is None or kept[0] is not model or kept[1] != rows:
+            value = self._open_launches(model, take_census(self.running), host_ms).value
+            kept = self._kept_open = (model, rows, value)
+        return kept[2]
+
+    def _open_launches(self, model: StepModel, census: Census, host_ms: float) -> Decision[int]:
+        lengths = self._queues.output_lengths
+        return self.thresholds.open_launches(model, census, host_ms=host_ms, lengths=lengths)
+
+    def derivations(self, model: StepModel, *, host_ms: float) -> tuple[str, ...]:
         """How the next step's thresholds come about, as things stand."""
         census, thresholds = take_census(self.running), self.thresholds
         depth = census.prefills[0].planned_tokens if census.prefills else 0
@@ -171,4 +188,5 @@ class Scheduler:
             thresholds.overtaking(model).derivation,
             thresholds.token_costs(model, census).derivation,
             "backlog: no TTFT target is set, nothing is refused" if backlog is None else backlog.derivation,
+            self._open_launches(model, census, host_ms).derivation,
         )

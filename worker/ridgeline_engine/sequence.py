@@ -11,7 +11,7 @@ from ridgeline_engine.policy.accounts import TenantAccount
 from ridgeline_engine.policy.ranks import Rank
 from ridgeline_engine.prefix_cache import CachedBlock
 from ridgeline_engine.request import Counts, EngineClocks, Request
-from ridgeline_engine.seam import Generation, SlotId
+from ridgeline_engine.seam import Generation, SlotId, TokenRef
 
 
 class SequenceState(StrEnum):
@@ -74,6 +74,12 @@ class Sequence:
     """Positions whose KV is there, by the launches that completed."""
     planned_tokens: int = 0
     """The same, once the open launches complete."""
+    pending_tokens: int = 0
+    """Tokens that open launches sample for it: its text goes on behind them, but nobody knows them yet."""
+    newest_pending: TokenRef | None = None
+    """Where the last of them will be found."""
+    delivered_tokens: int = 0
+    """Of its output, what rows were given for, earlier attempts' included."""
     tables: dict[GroupId, GroupTable] = field(default_factory=dict)
     capacity_tokens: int = 0
     """Positions that the tables have blocks for, in every group."""
@@ -88,16 +94,28 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def context_tokens(self) -> int:
+        """The text, pending tokens included."""
+        return len(self.tokens) + self.pending_tokens
+
+    @property
     def uncomputed_tokens(self) -> int:
-        """Known tokens that no launch has run yet: 1 in decode, more in a prefill."""
-        return len(self.tokens) - self.planned_tokens
+        """Tokens that some launch has still to run: 1 in decode, more in a prefill, 0 while its last one is
+        sampled."""
+        pending = self.pending_tokens
+        if pending and self.output_tokens + pending >= self.max_output_tokens:
+            return 0
+        return len(self.tokens) + pending - self.planned_tokens
 
     @property
     def decoding(self) -> bool:
         """Whether only the last sampled token is to be run. A prompt's last token alone is still a
         prefill."""
-        tokens = len(self.tokens)
-        return tokens - self.planned_tokens == 1 and tokens > self.prompt_tokens
+        return self.uncomputed_tokens == 1 and self.context_tokens > self.prompt_tokens
+
+    def forget_pending(self) -> None:
+        """Its open rows come to nothing: what they sample is another owner's, or nobody's."""
+        self.pending_tokens, self.newest_pending = 0, None
 
     def block_hashes(self, block_tokens: int, *, tokens: int) -> list[BlockHash]:
         """Hashes of the whole blocks within the first `tokens` tokens; kept, and extended as the text

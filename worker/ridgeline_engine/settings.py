@@ -1,6 +1,7 @@
 """How an engine is set up. Read once at the start, never changed."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.step import StepCoefficients
@@ -15,6 +16,15 @@ DEFAULT_COEFFICIENTS = StepCoefficients(
     per_prefill_context_ms=1e-6,
 )
 """A guess until steps were measured; a worker replaces it by the roofline's prediction."""
+
+
+class AsyncScheduling(StrEnum):
+    """Whether a step is planned and launched while the one before runs."""
+
+    AUTO = "auto"
+    """Where hiding the host's time saves more than rows behind an unseen end waste."""
+    ON = "on"
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,9 @@ class EngineSettings:
     """When blocks run out: recompute, swap or wait; auto asks which costs least."""
     host_copy_bytes_per_ms: float | None = None
     """KV between device and host, as measured at the start; None: swap is not considered by auto."""
+    async_scheduling: AsyncScheduling = AsyncScheduling.AUTO
+    host_share_ratio: float = 0.0
+    """Part of the device's rate that the host takes away while it works: 0 for a GPU of its own."""
     overrides: PolicyOverrides = field(default=PolicyOverrides())
     prefix_cache: bool = True
     kv_event_buffer: int = 8192
@@ -54,6 +67,10 @@ class EngineSettings:
                 raise SettingsError(f"{name}={getattr(self, name)}: give at least 1", param=name)
         if self.max_batch is not None and self.max_batch < 1:
             raise SettingsError(f"max_batch={self.max_batch}: give at least 1", param="max_batch")
+        if not 0.0 <= self.host_share_ratio <= 1.0:
+            raise SettingsError(
+                f"host_share_ratio={self.host_share_ratio}: give 0 to 1", param="host_share_ratio"
+            )
         for name in ("tpot_target_ms", "ttft_target_ms", "host_copy_bytes_per_ms"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -42,10 +42,10 @@ class StepStats:
     cached_tokens: int
     """Prompt tokens of newly admitted sequences that were hits."""
     step_ms: float
-    """From the start of planning to the end of the commit."""
+    """From the start of planning, or the end of the commit before if that came later, to the end of the commit."""
     device_ms: float
     host_ms: float
-    """The part of `step_ms` outside the executor."""
+    """Spent outside the executor; of a step planned while another ran, in part before `step_ms` began."""
     predicted_ms: float
 
 
@@ -61,6 +61,10 @@ class EngineMetrics:
     preemptions: int
     late_results: int
     """Rows that came back for a slot's former owner, and were dropped."""
+    wasted_rows: int
+    """Of these, rows launched before the end of their text was known."""
+    host_faults: int
+    """Choices that ended because the host failed while it worked on their request."""
     row_faults: int
     finished: dict[str, int]
     """Choices by finish reason."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.step import StepModel
 from ridgeline_roofline.decisions.admission_reserve import admission_reserve_blocks
 from ridgeline_roofline.decisions.fair_share import TokenCosts
@@ -22,6 +23,14 @@ from ridgeline_engine.settings import EngineSettings
 def _attained(sequence: Sequence) -> tuple[int, Rank]:
     """By tokens received: who has had most can best bear a pause, which its mean gap hardly shows."""
     return (sequence.output_tokens, sequence.rank)
+
+
+class _RequestFault(Exception):
+    """Of the host, while it worked on what one request brought; nothing was changed yet."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(slots=True)
@@ -111,7 +120,12 @@ class StepPlanner:
             if parent is not None and parent.computed_tokens < sequence.prompt_tokens:
                 # Its sibling is computing the same prompt: soon there is KV to share.
                 continue
-            if not self._blocks_for(step, sequence, parent):
+            try:
+                let_in = self._blocks_for(step, sequence, parent)
+            except _RequestFault as fault:
+                step.draft.failed.append((sequence, fault.error))
+                continue
+            if not let_in:
                 # No overtaking: a long prompt would wait for ever.
                 step.blocked = True
                 return
@@ -143,7 +157,12 @@ class StepPlanner:
             slot = self._give_slot(step, sequence)
             step.draft.appends += self._room.swap_in(sequence, slot)
             return True
-        start = self._start(sequence, parent)
+        try:
+            start = self._start(sequence, parent)
+        except InvariantError:
+            raise
+        except Exception as error:
+            raise _RequestFault(error) from error
         if not self._queues.kv.can_admit(sequence, start, reserve_blocks=reserve_blocks):
             return False
         slot = self._give_slot(step, sequence)

@@ -59,8 +59,9 @@ def build_engine(spec: CoreSpec, clock: Clock) -> Engine:
     if spec.folder is None:
         raise InvariantError("the core was given no model folder")
     device_bytes = None if spec.settings.device == "cpu" else least_free_device_bytes()
-    guess = _first_guess(spec.folder, spec.settings, on_cpu=device_bytes is None)
-    plan = _Plan(spec.folder, spec.settings, _scheduling(spec.folder, spec.settings, guess))
+    on_cpu = device_bytes is None
+    guess = _first_guess(spec.folder, spec.settings, on_cpu=on_cpu)
+    plan = _Plan(spec.folder, spec.settings, _scheduling(spec.folder, spec.settings, guess, on_cpu=on_cpu))
     # Torch takes seconds to load: what cannot fit is to be told before.
     sizes = plan.sizes(device_bytes)
     executor = _load_executor(plan, sizes, clock, expects_cuda=device_bytes is not None)
@@ -118,7 +119,9 @@ def _told(sizes: CoreSizes) -> Iterator[str]:
         yield f"memory.ledger {line}"
 
 
-def _scheduling(folder: ModelFolder, settings: EngineSettings, guess: StepCoefficients) -> SchedulingSettings:
+def _scheduling(
+    folder: ModelFolder, settings: EngineSettings, guess: StepCoefficients, *, on_cpu: bool
+) -> SchedulingSettings:
     max_batch = settings.max_batch or _MAX_BATCH
     return SchedulingSettings(
         eos_token_ids=folder.eos_token_ids,
@@ -128,6 +131,9 @@ def _scheduling(folder: ModelFolder, settings: EngineSettings, guess: StepCoeffi
         preemption=settings.scheduling.preemption,
         tpot_target_ms=settings.scheduling.tpot_target_ms,
         ttft_target_ms=settings.scheduling.ttft_target_ms,
+        async_scheduling=settings.scheduling.async_scheduling,
+        # While the engine's thread works on a CPU, one of the model's threads waits for its core.
+        host_share_ratio=1.0 / settings.threads if on_cpu else 0.0,
         overrides=settings.scheduling.overrides,
         coefficients=guess,
     )

@@ -93,6 +93,9 @@ class CoreLoop:
             raise
         except RidgelineError as error:
             self._send(Refused(request.key, error.code, error.message, error.retry_after_ms))
+        except Exception as error:  # noqa: BLE001 - of this request alone; its text may hold a prompt
+            told = f"the request could not be queued: {type(error).__name__}"
+            self._send(Refused(request.key, RidgelineError.code, told, None))
 
     def _report(self, rows: Sequence[OutputRow]) -> StepDone:
         metrics = self._engine.metrics()

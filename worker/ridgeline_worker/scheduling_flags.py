@@ -7,6 +7,7 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_engine.policy.overrides import PolicyOverrides
 from ridgeline_engine.policy.ranks import POLICIES
 from ridgeline_engine.policy.victims import PREEMPTIONS
+from ridgeline_engine.settings import AsyncScheduling
 from ridgeline_roofline.decisions.preemption import PreemptionKind
 
 from ridgeline_worker.settings import SchedulingChoices
@@ -40,6 +41,13 @@ def add_scheduling_flags(parser: argparse.ArgumentParser) -> None:
         default=default.ttft_target_ms,
         help="interactive requests that would wait longer are refused; none: nothing is",
     )
+    group.add_argument(
+        "--async-scheduling",
+        choices=[each.value for each in AsyncScheduling],
+        default=default.async_scheduling.value,
+        help="plan and launch a step while the one before runs; auto: where it saves more than rows behind an "
+        "unseen end waste",
+    )
     for name, words in _OVERRIDE_HELP.items():
         kind = int if name in _WHOLE else float
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"{words} (default: derived)")
@@ -57,6 +65,7 @@ def scheduling_choices(flags: argparse.Namespace) -> SchedulingChoices:
         preemption=flags.preemption,
         tpot_target_ms=flags.tpot_target_ms,
         ttft_target_ms=flags.ttft_target_ms,
+        async_scheduling=AsyncScheduling(flags.async_scheduling),
         overrides=PolicyOverrides(
             **{each.name: getattr(flags, each.name) for each in fields(PolicyOverrides)}
         ),

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from ridgeline_contracts.ids import ModelName, WorkerId
 from ridgeline_engine.policy.overrides import PolicyOverrides
+from ridgeline_engine.settings import AsyncScheduling
 
 Dtype: TypeAlias = Literal["auto", "bf16", "fp32"]
 DTYPES: tuple[Dtype, ...] = ("auto", "bf16", "fp32")
@@ -22,6 +23,7 @@ class SchedulingChoices:
     preemption: str = "auto"
     tpot_target_ms: float | None = 30.0
     ttft_target_ms: float | None = None
+    async_scheduling: AsyncScheduling = AsyncScheduling.AUTO
     overrides: PolicyOverrides = field(default_factory=PolicyOverrides)
 
 

@@ -80,8 +80,8 @@ class _Slot:
 
 
 class FakeExecutor:
-    """Obeys the seam to the letter and asserts that the engine does. Time passes in `complete`, on
-    `clock`."""
+    """Obeys the seam to the letter and asserts that the engine does. Rows run in `sample`; time passes in
+    `complete`, on `clock`."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class FakeExecutor:
         self._memory: dict[tuple[GroupId, BlockId, int], tuple[int, int]] = {}
         self._slots: dict[SlotId, _Slot] = {}
         self._generations: dict[SlotId, int] = {}
-        self._open: dict[LaunchId, tuple[StepResult, float]] = {}
-        self._last: dict[LaunchId, StepResult] = {}
+        self._open: dict[LaunchId, StepPlan] = {}
+        self._results: dict[LaunchId, StepResult] = {}
         self.plans: list[StepPlan] = []
         self.faults: dict[tuple[int, ...], str] = {}
         """By prompt: the fault of each row that samples for it."""
@@ -129,26 +129,32 @@ class FakeExecutor:
     def kv_blocks(self) -> Mapping[GroupId, int]:
         return self._kv_blocks
 
+    @property
+    def open_launches(self) -> int:
+        return len(self._open)
+
     def launch(self, plan: StepPlan) -> LaunchId:
         assert len(self._open) < 2
         assert plan.rows
         self.plans.append(plan)
         self._apply_changes(plan)
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
-        result = StepResult(plan.launch, tuple(self._run_row(row) for row in plan.rows), 0.0)
-        self._open[plan.launch] = (result, FAKE_STEP.predict_ms(_shape(plan)))
-        self._last[plan.launch] = result
+        assert all(each in self._results for each in self._open), "a launch before it is not sampled yet"
+        self._open[plan.launch] = plan
         return plan.launch
 
     def sample(self, launch: LaunchId, masks: Mapping[SlotId, TokenMask]) -> None:
-        assert launch in self._open
-        assert not masks
+        assert launch not in self._results
+        plan = self._open[launch]
+        rows = tuple(self._run_row(row, masks.get(row.slot)) for row in plan.rows)
+        self._results[launch] = StepResult(launch, rows, FAKE_STEP.predict_ms(_shape(plan)))
 
     def complete(self, launch: LaunchId) -> StepResult:
         assert launch == min(self._open)
-        result, duration_ms = self._open.pop(launch)
-        self._clock.advance(duration_ms)
-        return StepResult(result.launch, result.rows, duration_ms)
+        del self._open[launch]
+        result = self._results[launch]
+        self._clock.advance(result.device_ms)
+        return result
 
     def close(self) -> None:
         self.closed = True
@@ -170,7 +176,7 @@ class FakeExecutor:
                 if found is not None:
                     self._memory[copy.group, copy.target, offset] = found
 
-    def _run_row(self, row: RowPlan) -> RowResult:
+    def _run_row(self, row: RowPlan, mask: TokenMask | None) -> RowResult:
         slot = self._slots[row.slot]
         assert self._generations[row.slot] == row.generation
         assert row.tokens
@@ -192,6 +198,7 @@ class FakeExecutor:
                 admit.prompt,
                 tuple(slot.output),
                 admit.eos_token_ids,
+                mask,
             ),
         )
         if sampled.token is None:
@@ -227,7 +234,11 @@ class FakeExecutor:
         return read
 
     def _resolve(self, token: int | TokenRef) -> int:
-        return self._last[token.launch].rows[token.row].tokens[-1] if isinstance(token, TokenRef) else token
+        if not isinstance(token, TokenRef):
+            return token
+        tokens = self._results[token.launch].rows[token.row].tokens
+        # Of a row with a fault anything may be read: what stands behind it is dropped.
+        return tokens[-1] if tokens else 0
 
     def _block_tokens(self, group: GroupId) -> int:
         return next(each.block_tokens for each in self._kv_groups if each.group == group)

@@ -14,7 +14,7 @@ class ClassCensus:
     """Rows that decode, in the order of rank."""
     decode_context_tokens: int = 0
     context_tokens: int = 0
-    """Known tokens of these rows, computed or not: what their decode steps read, and their blocks hold."""
+    """Tokens of these rows, computed or not: what their decode steps read, and their blocks hold."""
 
     @property
     def decode_rows(self) -> int:
@@ -51,12 +51,12 @@ def take_census(running: Iterable[Sequence]) -> Census:
     interactive, batch = found.interactive, found.batch
     for sequence in running:
         mine = interactive if sequence.request.priority is PriorityClass.INTERACTIVE else batch
-        tokens = len(sequence.tokens)
+        tokens, uncomputed = sequence.context_tokens, sequence.uncomputed_tokens
         mine.rows += 1
         mine.context_tokens += tokens
-        if sequence.decoding:
+        if uncomputed == 1 and tokens > sequence.prompt_tokens:
             mine.decoding.append(sequence)
             mine.decode_context_tokens += tokens
-        elif sequence.uncomputed_tokens > 0:
+        elif uncomputed > 0:
             found.prefills.append(sequence)
     return found

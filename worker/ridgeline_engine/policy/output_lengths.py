@@ -14,6 +14,11 @@ class OutputLengths:
         self.outputs += 1
         self.tokens += output_tokens
 
+    @property
+    def mean_tokens(self) -> float | None:
+        """None before anything ended."""
+        return self.tokens / self.outputs if self.outputs else None
+
     def remaining_tokens(self, output_tokens: int, max_output_tokens: int) -> int:
         """Expected rest of an output of `output_tokens` so far; at least 1, at most its limit.
 

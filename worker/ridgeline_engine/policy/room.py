@@ -129,10 +129,10 @@ class RoomMaker:
 
     def _leave_census(self, census: Census, sequence: Sequence) -> None:
         census.batch.rows -= 1
-        census.batch.context_tokens -= len(sequence.tokens)
+        census.batch.context_tokens -= sequence.context_tokens
         if sequence.decoding:
             census.batch.decoding.remove(sequence)
-            census.batch.decode_context_tokens -= len(sequence.tokens)
+            census.batch.decode_context_tokens -= sequence.context_tokens
         elif sequence in census.prefills:
             census.prefills.remove(sequence)
 
@@ -193,7 +193,7 @@ class RoomMaker:
     ) -> list[tuple[Sequence, PreemptionFacts]]:
         queues = self._queues
         rows = len(queues.running)
-        context = sum(len(each.tokens) for each in queues.running)
+        context = sum(each.context_tokens for each in queues.running)
         step_ms = decode_ms(self._model, rows, context)
         away_ms = self._wait_ms(None)
         steps = 0.0 if away_ms is None or step_ms <= 0 else away_ms / step_ms
@@ -222,5 +222,5 @@ class RoomMaker:
         ]
         if not rest:
             return None
-        context = sum(len(each.tokens) for each in queues.running)
+        context = sum(each.context_tokens for each in queues.running)
         return min(rest) * decode_ms(self._model, len(queues.running), context)

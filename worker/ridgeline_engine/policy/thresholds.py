@@ -11,11 +11,13 @@ from ridgeline_roofline.decisions.chunk_budget import ChunkFacts, chunk_budget_t
 from ridgeline_roofline.decisions.decision import Decision
 from ridgeline_roofline.decisions.fair_share import FairShareFacts, TokenCosts, token_costs
 from ridgeline_roofline.decisions.kv_share import KVShareFacts, batch_kv_tokens, batch_rows_beside
+from ridgeline_roofline.decisions.open_launches import OpenLaunchFacts, open_launches
 from ridgeline_roofline.decisions.prefill_order import PrefillOrderFacts, overtaking_ratio
 
 from ridgeline_engine.policy.census import Census
+from ridgeline_engine.policy.output_lengths import OutputLengths
 from ridgeline_engine.request import PriorityClass
-from ridgeline_engine.settings import EngineSettings
+from ridgeline_engine.settings import AsyncScheduling, EngineSettings
 
 T = TypeVar("T")
 
@@ -134,6 +136,31 @@ class Thresholds:
             Backlog(override, derived.value.tokens_per_ms),
             f"backlog_tokens = {override}, as set; derived {derived.derivation}",
         )
+
+    def open_launches(
+        self, model: StepModel, census: Census, *, host_ms: float, lengths: OutputLengths
+    ) -> Decision[int]:
+        """Launches that may be open while the engine steps: 1 runs each step to its end before the next is
+        planned."""
+        rows = census.interactive.rows + census.batch.rows
+        context = census.interactive.context_tokens + census.batch.context_tokens
+        derived = open_launches(
+            model,
+            OpenLaunchFacts(
+                rows=rows,
+                context_tokens=context // rows if rows else 0,
+                host_ms=host_ms,
+                mean_output_tokens=lengths.mean_tokens,
+                host_share_ratio=self._settings.host_share_ratio,
+            ),
+        )
+        match self._settings.async_scheduling:
+            case AsyncScheduling.AUTO:
+                return derived
+            case AsyncScheduling.ON:
+                return _overridden(derived, "open launches", 2)
+            case AsyncScheduling.OFF:
+                return _overridden(derived, "open launches", 1)
 
     @property
     def _batch_kv_is_set(self) -> bool:
