@@ -88,6 +88,33 @@ def test_no_other_batch_within_the_target_has_a_higher_goodput(
     assert best > 0.0 or cap == limit
 
 
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        pytest.param(StepCoefficients(0.0, 0.0, 0.0, 0.05, 0.0), 256, id="decode-takes-no-time"),
+        pytest.param(StepCoefficients(0.0, 0.1, 0.0, 0.05, 0.0), 256, id="a-step-has-no-fixed-part"),
+        pytest.param(StepCoefficients(0.0, 0.3, 0.0, 0.05, 0.0), 100, id="nor-here-but-a-target-is-met"),
+    ],
+)
+def test_of_equally_good_batches_the_largest_is_the_cap(model: StepCoefficients, rows: int) -> None:
+    assert batch_cap(model, replace(CAP, tpot_target_ms=30.0)).value == rows
+
+
+class FakeBentModel:
+    """Rows beyond 32 fall out of some cache: each costs more than the one before."""
+
+    def predict_ms(self, shape: StepShape) -> float:
+        return 10.0 + 0.1 * shape.decode_rows + 0.01 * max(0, shape.decode_rows - 32) ** 2
+
+
+def test_where_steps_grow_faster_than_batches_the_cap_is_below_what_the_target_allows() -> None:
+    model, facts = FakeBentModel(), replace(CAP, tpot_target_ms=30.0)
+    cap = batch_cap(model, facts).value
+    fitting = [rows for rows in range(1, 257) if model.predict_ms(StepShape(rows)) <= 30.0]
+    assert 32 < cap < max(fitting)
+    assert cap == max(fitting, key=lambda rows: rows / model.predict_ms(StepShape(rows)))
+
+
 def test_the_batch_cap_names_the_hyperbola() -> None:
     found = batch_cap(MODEL, CAP).derivation
     for number in (
