@@ -37,10 +37,11 @@ from ridgeline_engine.random_bits import request_seed
 from ridgeline_engine.request import FinishReason, OutputRow, Request, RequestKey
 from ridgeline_engine.scheduler import Scheduler
 from ridgeline_engine.seam import Executor, RowPlan, RowResult
-from ridgeline_engine.sequence import Family, Progress, Sequence
+from ridgeline_engine.sequence import Family, Progress, Sequence, SequenceState
 from ridgeline_engine.settings import EngineSettings
 from ridgeline_engine.slots import Slots
 from ridgeline_engine.snapshots import EngineMetrics, LoadSnapshot, load_snapshot
+from ridgeline_engine.steady import steady_steps
 
 _RETRY_AFTER_MS = 1_000
 
@@ -170,6 +171,34 @@ class Engine:
         if completion is not None:
             self._commit(completion)
         return self._outbox.take()
+
+    def steady_steps(self) -> int:
+        """For how many steps the open launch's plan stays the same, if nobody submits or cancels: at least 1. An end
+        token may end it earlier. 0 where not exactly one launch is open."""
+        opened = self._pipeline.only_open
+        if opened is None:
+            return 0
+        left = self._ledger.steps_to_refit
+        return steady_steps(opened, self._scheduler, self.step_model, steps_to_refit=left)
+
+    def commit(self, steps: int) -> list[OutputRow]:
+        """Completes the open launch and, at once, the `steps` - 1 steps after it, as that many single steps would:
+        for executors that can repeat a step. Stops early where a sequence ends.
+
+        Raises InvariantError for more steps than `steady_steps` says, Unsupported by the executor.
+        """
+        steady, opened = self.steady_steps(), self._pipeline.only_open
+        if opened is None or not 1 <= steps <= steady:
+            raise InvariantError(f"commit({steps}): the plan stays the same for {steady} steps")
+        rows = self.complete()
+        for _ in range(steps - 1):
+            if any(each.state is not SequenceState.RUNNING for each in opened.sequences):
+                break
+            now_ms, model = self._clock.monotonic_ms(), self.step_model
+            launch = self._pipeline.next_launch
+            draft = self._scheduler.repeat(opened.sequences, model, now_ms, launch=launch)
+            self._commit(self._pipeline.again(draft, model, started_ms=now_ms))
+        return rows + self._outbox.take()
 
     def load(self) -> LoadSnapshot:
         """The load report's facts, now."""

@@ -45,6 +45,11 @@ class StepLedger:
     def coefficients(self) -> StepCoefficients:
         return self._fit.coefficients
 
+    @property
+    def steps_to_refit(self) -> int:
+        """Steps that are still planned with the coefficients as they are."""
+        return self._fit.steps_to_refit
+
     def count_finish(self, reason: FinishReason) -> None:
         self._finished[reason.value] += 1
 

@@ -8,12 +8,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from ridgeline_contracts.clock import Clock
-from ridgeline_contracts.errors import InvariantError
+from ridgeline_contracts.errors import InvariantError, Unsupported
 from ridgeline_contracts.step import StepModel
 
 from ridgeline_engine.drafting import OpenLaunch, StepDraft
 from ridgeline_engine.masks import FilledMasks, MaskSource, fill_masks, needs_masks
-from ridgeline_engine.seam import Executor, LaunchId, SlotId, StepResult
+from ridgeline_engine.seam import Executor, LaunchId, RepeatingExecutor, SlotId, StepResult
 from ridgeline_engine.sequence import Sequence
 
 MAX_OPEN_LAUNCHES = 2
@@ -54,18 +54,8 @@ class Pipeline:
         self, draft: StepDraft, model: StepModel, *, release: tuple[SlotId, ...], started_ms: float
     ) -> tuple[tuple[Sequence, Exception], ...]:
         """Launches a draft that has rows. Returns the sequences whose mask could not be made."""
-        plan = draft.plan(release=release)
-        shape = draft.shape
-        opened = OpenLaunch(
-            plan=plan,
-            sequences=tuple(draft.sequences),
-            shape=shape,
-            cached_tokens=draft.cached_tokens,
-            predicted_ms=model.predict_ms(shape),
-            started_ms=started_ms,
-            host_ms=self._clock.monotonic_ms() - started_ms,
-        )
-        self._last_launch = plan.launch
+        opened = self._opened(draft, model, release=release, started_ms=started_ms)
+        plan = opened.plan
         self._executor.launch(plan)
         if self._open and needs_masks(self._masks, opened):
             self._open.append(opened)
@@ -94,6 +84,22 @@ class Pipeline:
         self._open.popleft()
         return Completion(opened, result, completed_ms)
 
+    @property
+    def only_open(self) -> OpenLaunch | None:
+        """The launch that is open alone; None where none is, or two are."""
+        return self._open[0] if len(self._open) == 1 else None
+
+    def again(self, draft: StepDraft, model: StepModel, *, started_ms: float) -> Completion:
+        """Runs and completes a draft whose rows are those of the launch completed last, a token further.
+
+        Raises Unsupported where the executor cannot repeat a step.
+        """
+        if not isinstance(self._executor, RepeatingExecutor):
+            raise Unsupported("this executor cannot repeat a step: complete each with Engine.complete")
+        opened = self._opened(draft, model, release=(), started_ms=started_ms)
+        result = self._executor.again(opened.plan.launch, opened.plan.appends)
+        return Completion(opened, result, self._clock.monotonic_ms())
+
     def sample_next(self) -> tuple[tuple[Sequence, Exception], ...]:
         """After a commit: samples the launch that waited for it, if one did. Returns as `start` does."""
         if not self._unsampled:
@@ -102,6 +108,22 @@ class Pipeline:
         filled: FilledMasks = fill_masks(self._masks, opened)
         self._executor.sample(opened.plan.launch, filled.by_slot)
         return filled.failed
+
+    def _opened(
+        self, draft: StepDraft, model: StepModel, *, release: tuple[SlotId, ...], started_ms: float
+    ) -> OpenLaunch:
+        shape = draft.shape
+        opened = OpenLaunch(
+            plan=draft.plan(release=release),
+            sequences=tuple(draft.sequences),
+            shape=shape,
+            cached_tokens=draft.cached_tokens,
+            predicted_ms=model.predict_ms(shape),
+            started_ms=started_ms,
+            host_ms=self._clock.monotonic_ms() - started_ms,
+        )
+        self._last_launch = opened.plan.launch
+        return opened
 
     def close(self) -> None:
         """Closes the executor; open launches come to nothing."""

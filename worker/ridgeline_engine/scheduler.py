@@ -12,7 +12,7 @@ The running sequence of the lowest rank can always go on: it is never chosen to 
 longer than the pool. So admitted work always finishes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from ridgeline_contracts.errors import InvariantError, Overloaded
@@ -125,6 +125,18 @@ class Scheduler:
         if not draft.rows and fence is None and self._room.force():
             for priority in PriorityClass:
                 self._planner.plan_decode(step, priority)
+        return draft
+
+    def repeat(
+        self, sequences: Iterable[Sequence], model: StepModel, now_ms: float, *, launch: LaunchId
+    ) -> StepDraft:
+        """The step of `launch` as one that all of `sequences`, and nobody else, decode in: where `steady_steps`
+        says that it is so, what `draft` would give."""
+        draft, census = StepDraft(launch), take_census(self.running)
+        self._room.begin(draft, model, now_ms, None)
+        step = Step(draft, census, model, self.thresholds.token_costs(model, census).value, now_ms)
+        for sequence in sequences:
+            self._planner.plan_decode_row(step, sequence)
         return draft
 
     def end(self, sequence: Sequence, *, fence: LaunchId | None) -> None:

@@ -15,7 +15,7 @@ compaction, preemption and continuation do not change a seeded text.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol, TypeAlias
+from typing import NewType, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -181,3 +181,13 @@ class Executor(Protocol):
     def complete(self, launch: LaunchId) -> StepResult: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class RepeatingExecutor(Protocol):
+    """An executor that can run the same rows over and over at little cost: a twin."""
+
+    def again(self, launch: LaunchId, appends: tuple[BlockAppend, ...]) -> StepResult:
+        """Runs, samples and completes the rows of the launch completed last once more, as `launch`: each row takes
+        the token that it drew then, one position on. No launch is open. `appends` take effect before."""
+        ...

@@ -23,6 +23,13 @@ class StepFit:
         self._durations_ms = np.zeros(_WINDOW_STEPS)
         self._seen = 0
 
+    @property
+    def steps_to_refit(self) -> int:
+        """So many steps are still planned with the coefficients as they are."""
+        if self._seen < _FIRST_FIT_STEPS:
+            return _FIRST_FIT_STEPS - self._seen
+        return _REFIT_STEPS - self._seen % _REFIT_STEPS
+
     def observe(self, shape: StepShape, duration_ms: float) -> None:
         """Adds a measured step. The coefficients move after the first 16, and after every 64."""
         index = self._seen % _WINDOW_STEPS

@@ -63,18 +63,20 @@ class StepPlanner:
         if not decoding:
             return
         paused = self._paused(step, priority)
-        output_ms, context_ms = step.costs.output_token_ms, step.costs.output_context_ms
         for sequence in decoding:
             # An earlier one in this loop may have preempted it.
-            if sequence.state is not SequenceState.RUNNING or sequence in paused:
-                continue
-            end = sequence.planned_tokens + 1
-            if end > sequence.capacity_tokens and not self._grow(step, sequence, end):
-                continue
-            if end > sequence.charged_tokens and sequence.account is not None:
-                sequence.account.charge(output_ms + end * context_ms)
-                sequence.charged_tokens = end
-            step.draft.add_row(sequence, 1)
+            if sequence.state is SequenceState.RUNNING and sequence not in paused:
+                self.plan_decode_row(step, sequence)
+
+    def plan_decode_row(self, step: Step, sequence: Sequence) -> None:
+        """One token of a running sequence, if there is a block for it."""
+        end = sequence.planned_tokens + 1
+        if end > sequence.capacity_tokens and not self._grow(step, sequence, end):
+            return
+        if end > sequence.charged_tokens and sequence.account is not None:
+            sequence.account.charge(step.costs.output_token_ms + end * step.costs.output_context_ms)
+            sequence.charged_tokens = end
+        step.draft.add_row(sequence, 1)
 
     def _paused(self, step: Step, priority: PriorityClass) -> frozenset[Sequence]:
         """Decode rows that sit this step out: those that have had most, as they can best bear it."""

@@ -6,7 +6,7 @@ tokens than `expected_output`, which never saw a block.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -17,6 +17,7 @@ from ridgeline_contracts.sampling import SamplingParams, TokenLogprob
 from ridgeline_contracts.step import StepCoefficients, StepShape
 from ridgeline_engine.sampler_oracle import Floats32, SamplerRow, sample_row
 from ridgeline_engine.seam import (
+    BlockAppend,
     CopyKind,
     LaunchId,
     RowPlan,
@@ -155,6 +156,23 @@ class FakeExecutor:
         result = self._results[launch]
         self._clock.advance(result.device_ms)
         return result
+
+    def again(self, launch: LaunchId, appends: tuple[BlockAppend, ...]) -> StepResult:
+        """One further step of the rows of the newest plan, as a twin runs it."""
+        assert not self._open
+        before, drawn = self.plans[-1], self._results[LaunchId(launch - 1)].rows
+        rows = tuple(
+            replace(
+                row,
+                tokens=result.tokens,
+                start=row.start + len(row.tokens),
+                output_position=row.output_position + 1,
+            )
+            for row, result in zip(before.rows, drawn, strict=True)
+        )
+        self.launch(StepPlan(launch, rows, appends=appends))
+        self.sample(launch, {})
+        return self.complete(launch)
 
     def close(self) -> None:
         self.closed = True

@@ -14,7 +14,7 @@ from ridgeline_roofline.decisions.kv_share import KVShareFacts, batch_kv_tokens,
 from ridgeline_roofline.decisions.open_launches import OpenLaunchFacts, open_launches
 from ridgeline_roofline.decisions.prefill_order import PrefillOrderFacts, overtaking_ratio
 
-from ridgeline_engine.policy.census import Census
+from ridgeline_engine.policy.census import Census, ClassCensus
 from ridgeline_engine.policy.output_lengths import OutputLengths
 from ridgeline_engine.request import PriorityClass
 from ridgeline_engine.settings import AsyncScheduling, EngineSettings
@@ -82,6 +82,18 @@ class Thresholds:
     def batch_cap(self, model: StepModel, census: Census) -> Decision[int]:
         """Interactive sequences that run at once."""
         return _overridden(self._keep(model, census).cap, "batch_cap", self._settings.overrides.batch_cap)
+
+    def steps_below_cap(self, model: StepModel, census: Census, *, most: int) -> int:
+        """For how many of the next `most` steps, each a token longer, the interactive rows stay within the cap."""
+        rows, first = census.interactive.rows, census.interactive.mean_context_tokens
+        if rows == 0:
+            return most
+        for mean in range(first, first + most):
+            if mean != first and mean % GRANULE_TOKENS != 1:
+                continue
+            if self.batch_cap(model, Census(ClassCensus(rows=rows, context_tokens=rows * mean))).value < rows:
+                return mean - first
+        return most
 
     def token_costs(self, model: StepModel, census: Census) -> Decision[TokenCosts]:
         return self._keep(model, census).costs
