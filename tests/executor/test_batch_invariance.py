@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def logits_of(
         ]
         if not rows:
             return
-        rows = [replace(row, logits=len(row.tokens)) for row in rows]
+        rows = [row._replace(logits=len(row.tokens)) for row in rows]
         found = model.decoder.forward(builder.build(rows, {}))
         for row, part in zip(rows, found.split([len(row.tokens) for row in rows]), strict=True):
             logits[row.slot].append(part.clone())

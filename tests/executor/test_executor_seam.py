@@ -226,7 +226,7 @@ class TestMisuse:
         driver = ExecutorDriver(executor)
         slot = driver.admit(0, (5, 6, 7))
         plan = driver.plan({slot: (5, 6, 7)})
-        wrong: RowPlan = replace(plan.rows[0], **change)  # type: ignore[arg-type]
+        wrong: RowPlan = plan.rows[0]._replace(**change)  # type: ignore[arg-type]
         with pytest.raises(InvariantError, match=match):
             driver.run(replace(plan, rows=(wrong,)))
         with pytest.raises(InvariantError, match=match):
@@ -245,7 +245,7 @@ class TestMisuse:
         slot = driver.admit(0, (5, 6, 7))
         plan = driver.plan({slot: (5, 6, 7)})
         with pytest.raises(Unsupported, match="verifies no drafts"):
-            driver.run(replace(plan, rows=(replace(plan.rows[0], logits=3, draft_tokens=2),)))
+            driver.run(replace(plan, rows=(plan.rows[0]._replace(logits=3, draft_tokens=2),)))
 
     def test_a_swap_to_a_pool_that_is_not_there_is_refused(self, executor: TorchExecutor) -> None:
         copy = BlockCopy(CopyKind.SWAP_OUT, GroupId(0), BlockId(0), BlockId(1))

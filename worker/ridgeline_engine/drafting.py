@@ -39,37 +39,42 @@ class StepDraft:
     failed: list[tuple[Sequence, Exception]] = field(default_factory=list)
     """Waiting sequences whose request the host could not work on."""
 
-    def add_row(self, sequence: Sequence, count: int) -> None:
-        """Plans the next `count` tokens, known or pending, of a sequence that has a slot and blocks for them."""
-        assert sequence.slot is not None
-        assert sequence.generation is not None
-        start, known, context = sequence.planned_tokens, len(sequence.tokens), sequence.context_tokens
-        end = start + count
-        tokens: tuple[InputToken, ...] = tuple(sequence.tokens[start:end])
-        if end > known:
-            # Whoever waits for a token has nothing else to run: it is the newest one.
+    def add_decode(self, sequence: Sequence) -> None:
+        """Plans the one token, known or pending, that a decoding sequence has to run; it has a block for it."""
+        start, pending = sequence.planned_tokens, sequence.pending_tokens
+        token: InputToken
+        if pending:
             assert sequence.newest_pending is not None
-            tokens = (sequence.newest_pending,)
-        samples = end == context
-        row = RowPlan(
-            slot=sequence.slot,
-            generation=sequence.generation,
-            tokens=tokens,
-            start=start,
-            logits=1 if samples else 0,
-            output_position=context - sequence.prompt_tokens,
-        )
-        if count == 1 and samples and end > sequence.prompt_tokens:
-            self.decode_rows += 1
-            self.context_tokens += end
+            token = sequence.newest_pending
         else:
-            self.prefill_tokens += count
-            self.prefill_context_tokens += count * start + count * count // 2
-        if samples:
+            token = sequence.tokens[-1]
+        self.decode_rows += 1
+        self.context_tokens += start + 1
+        self._add(sequence, (token,), start, 1)
+
+    def add_chunk(self, sequence: Sequence, count: int) -> None:
+        """Plans the next `count` known tokens of a sequence that has a slot and blocks for them."""
+        start = sequence.planned_tokens
+        end = start + count
+        ends = end == len(sequence.tokens)
+        if ends and count == 1 and end > sequence.prompt_tokens:
+            self.add_decode(sequence)
+            return
+        self.prefill_tokens += count
+        self.prefill_context_tokens += count * start + count * count // 2
+        self._add(sequence, tuple(sequence.tokens[start:end]), start, int(ends))
+
+    def _add(self, sequence: Sequence, tokens: tuple[InputToken, ...], start: int, logits: int) -> None:
+        slot, generation = sequence.slot, sequence.generation
+        assert slot is not None
+        assert generation is not None
+        end = start + len(tokens)
+        position = len(sequence.tokens) + sequence.pending_tokens - sequence.prompt_tokens
+        if logits:
             sequence.newest_pending = TokenRef(self.launch, len(self.rows))
             sequence.pending_tokens += 1
         sequence.planned_tokens = end
-        self.rows.append(row)
+        self.rows.append(RowPlan(slot, generation, tokens, start, logits, position))
         self.sequences.append(sequence)
 
     @property

@@ -24,7 +24,7 @@ from ridgeline_contracts.errors import (
 from ridgeline_contracts.step import StepCoefficients
 
 from ridgeline_engine.checks import Limits, check_request
-from ridgeline_engine.commit import accept, advance, check_row, finish_reason
+from ridgeline_engine.commit import accept, check_row, finish_reason
 from ridgeline_engine.kv_events import KVEventLog
 from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.ledger import StepLedger
@@ -274,13 +274,14 @@ class Engine:
         opened, result = completion.opened, completion.result
         self._scheduler.slots.retire(result.launch)
         self._scheduler.kv.pool.retire(result.launch)
+        vocab_tokens, now_ms = self._capabilities.vocab_tokens, completion.completed_ms
         for sequence, row, row_result in zip(opened.sequences, opened.plan.rows, result.rows, strict=True):
-            check_row(row, row_result, vocab_tokens=self._capabilities.vocab_tokens)
-            if (sequence.slot, sequence.generation) != (row.slot, row.generation):
+            check_row(row, row_result, vocab_tokens=vocab_tokens)
+            if sequence.slot != row.slot or sequence.generation != row.generation:
                 self._ledger.late_results += 1
                 continue
             try:
-                self._commit_row(sequence, row, row_result, completion.completed_ms)
+                self._commit_row(sequence, row, row_result, now_ms)
             except InvariantError:
                 raise
             except Exception as error:  # noqa: BLE001 - ends this request alone
@@ -289,18 +290,17 @@ class Engine:
         self._ledger.record(completion, now_ms=self._clock.monotonic_ms())
 
     def _commit_row(self, sequence: Sequence, row: RowPlan, result: RowResult, now_ms: float) -> None:
-        sequence.progress.computed_tokens += len(row.tokens)
         if result.fault is not None:
+            sequence.progress.computed_tokens += len(row.tokens)
             self._ledger.row_faults += 1
             self._scheduler.kv.distrust(sequence)
             error = RidgelineError(f"choice {sequence.choice} failed on the device: {result.fault}")
             self._outbox.end(sequence, FinishReason.ERROR, error)
             return
-        advance(sequence, row, result)
-        accepted = accept(sequence, result, now_ms=now_ms)
+        kept, reason = accept(sequence, row, result, now_ms=now_ms)
         self._scheduler.kv.store(sequence)
-        if accepted is not None:
-            self._outbox.deliver(sequence, accepted)
+        if kept:
+            self._outbox.deliver(sequence, result, kept, reason)
 
     def _fail(self, failed: Iterable[tuple[Sequence, Exception]]) -> None:
         for sequence, error in failed:

@@ -74,4 +74,5 @@ class KVEventLog:
         missing = self._sequence - sequence
         if sequence <= 0 or missing < 0 or missing > len(self._events):
             return KVSnapshot(self._sequence, self._snapshot())
-        return tuple(islice(self._events, len(self._events) - missing, None))
+        # From the right, where the new ones are: from the left it would walk over thousands.
+        return tuple(islice(reversed(self._events), missing))[::-1]

@@ -3,11 +3,11 @@
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvariantError, RidgelineError
 
-from ridgeline_engine.commit import Accepted
 from ridgeline_engine.ledger import StepLedger
 from ridgeline_engine.pipeline import Pipeline
 from ridgeline_engine.request import Finish, FinishReason, OutputRow, RequestKey
 from ridgeline_engine.scheduler import Scheduler
+from ridgeline_engine.seam import RowResult
 from ridgeline_engine.sequence import Family, Sequence, SequenceState
 
 
@@ -27,18 +27,17 @@ class Outbox:
         rows, self._rows = self._rows, []
         return rows
 
-    def deliver(self, sequence: Sequence, accepted: Accepted) -> None:
-        """A row for accepted tokens; the terminal one where they end the choice."""
-        emitted, offset = len(accepted.tokens), sequence.delivered_tokens
-        sequence.delivered_tokens += emitted
-        sequence.progress.emitted_tokens += emitted
-        self._ledger.emitted_tokens += emitted
-        finish = None if accepted.reason is None else self._finish(sequence, accepted.reason)
-        self._rows.append(
-            OutputRow(
-                sequence.request.key, sequence.choice, offset, accepted.tokens, accepted.logprobs, finish
-            )
-        )
+    def deliver(self, sequence: Sequence, result: RowResult, kept: int, reason: FinishReason | None) -> None:
+        """A row for the first `kept` tokens of a result; the terminal one where they end the choice."""
+        offset = sequence.delivered_tokens
+        sequence.delivered_tokens = offset + kept
+        sequence.progress.emitted_tokens += kept
+        self._ledger.emitted_tokens += kept
+        tokens, logprobs = result.tokens, result.logprobs
+        if kept < len(tokens):
+            tokens, logprobs = tokens[:kept], logprobs[:kept]
+        finish = None if reason is None else self._finish(sequence, reason)
+        self._rows.append(OutputRow(sequence.request.key, sequence.choice, offset, tokens, logprobs, finish))
 
     def end(self, sequence: Sequence, reason: FinishReason, error: RidgelineError | None = None) -> None:
         """A terminal row without tokens."""

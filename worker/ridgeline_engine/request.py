@@ -1,6 +1,6 @@
 """What the engine is asked, and what it answers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -83,8 +83,7 @@ class Finish:
     error: RidgelineError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRow:
+class OutputRow(NamedTuple):
     """What one step gave one choice. `finish` is set exactly once a choice, in its last row."""
 
     key: RequestKey
@@ -92,5 +91,5 @@ class OutputRow:
     first_offset: int
     """Index in the choice's output of `tokens[0]`, counting what earlier attempts emitted."""
     tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] = field(default=())
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish: Finish | None = None

@@ -76,7 +76,7 @@ class StepPlanner:
         if end > sequence.charged_tokens and sequence.account is not None:
             sequence.account.charge(step.costs.output_token_ms + end * step.costs.output_context_ms)
             sequence.charged_tokens = end
-        step.draft.add_row(sequence, 1)
+        step.draft.add_decode(sequence)
 
     def _paused(self, step: Step, priority: PriorityClass) -> frozenset[Sequence]:
         """Decode rows that sit this step out: those that have had most, as they can best bear it."""
@@ -210,7 +210,7 @@ class StepPlanner:
             cost_ms = costs.decode_ms(end) if sequence.decoding else costs.prefill_ms(end - known, known)
             sequence.account.charge(cost_ms)
             sequence.charged_tokens = end
-        step.draft.add_row(sequence, end - start)
+        step.draft.add_chunk(sequence, end - start)
 
     def _chunk(self, step: Step, priority: PriorityClass, *, depth: int) -> int:
         return self._thresholds.chunk(step.model, step.census, step.draft.shape, priority, depth=depth).value

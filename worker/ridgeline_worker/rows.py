@@ -34,16 +34,17 @@ _REASONS = {
 
 def pack_rows(rows: Iterable[OutputRow]) -> tuple[PackedRow, ...]:
     return tuple(
-        (
-            str(row.key.request_id),
-            int(row.key.attempt),
-            row.choice,
-            row.first_offset,
-            row.tokens,
-            tuple((each.token, each.logprob, each.top) for each in row.logprobs),
-            None if row.finish is None else _pack_finish(row.finish),
-        )
-        for row in rows
+        [
+            (
+                *key,
+                choice,
+                first_offset,
+                tokens,
+                tuple((each.token, each.logprob, each.top) for each in logprobs) if logprobs else (),
+                None if finish is None else _pack_finish(finish),
+            )
+            for key, choice, first_offset, tokens, logprobs, finish in rows
+        ]
     )
 
 

@@ -6,7 +6,7 @@ tokens than `expected_output`, which never saw a block.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -162,8 +162,7 @@ class FakeExecutor:
         assert not self._open
         before, drawn = self.plans[-1], self._results[LaunchId(launch - 1)].rows
         rows = tuple(
-            replace(
-                row,
+            row._replace(
                 tokens=result.tokens,
                 start=row.start + len(row.tokens),
                 output_position=row.output_position + 1,

@@ -50,11 +50,17 @@ def take_census(running: Iterable[Sequence]) -> Census:
     found = Census()
     interactive, batch = found.interactive, found.batch
     for sequence in running:
+        # The properties `context_tokens`, `uncomputed_tokens` and `decoding` in one look: this runs each step.
+        pending = sequence.pending_tokens
+        tokens = len(sequence.tokens) + pending
+        prompt = sequence.prompt_tokens
+        uncomputed = tokens - sequence.planned_tokens
+        if pending and tokens - prompt >= sequence.max_output_tokens:
+            uncomputed = 0
         mine = interactive if sequence.request.priority is PriorityClass.INTERACTIVE else batch
-        tokens, uncomputed = sequence.context_tokens, sequence.uncomputed_tokens
         mine.rows += 1
         mine.context_tokens += tokens
-        if uncomputed == 1 and tokens > sequence.prompt_tokens:
+        if uncomputed == 1 and tokens > prompt:
             mine.decoding.append(sequence)
             mine.decode_context_tokens += tokens
         elif uncomputed > 0:
