@@ -8,7 +8,6 @@ wire) is timed apart: it runs in another process.
 
 import argparse
 import cProfile
-import gc
 import json
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from ridgeline_engine.engine import Engine
 from ridgeline_engine.request import Request, RequestKey
 from ridgeline_engine.settings import EngineSettings
 from ridgeline_worker.channel import BlockingChannel, connected_pair
+from ridgeline_worker.collector import calm_collector
 from ridgeline_worker.core_loop import CoreLoop
 from ridgeline_worker.inbox import Inbox
 from ridgeline_worker.messages import Command, Event, StepDone, StopCommand, SubmitCommand
@@ -99,7 +99,7 @@ def run(case: Case, front: BlockingChannel, profile: cProfile.Profile | None = N
         front.send(event)
         steering.saw(event)
 
-    gc.collect()
+    calm_collector()
     if profile is not None:
         profile.enable()
     CoreLoop(engine, steering, send=send, clock=clock).run()

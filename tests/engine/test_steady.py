@@ -85,7 +85,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     asked=requests,
     blocks=st.integers(8, 40),
@@ -117,7 +117,11 @@ def test_at_once_or_one_by_one_it_is_the_same(
     submit(range(first))
     arrived = first == len(asked)
     while many.engine.has_work or not arrived:
+        before = many.engine._pipeline.next_launch
         many.step(at_once=True)
+        if many.engine._pipeline.next_launch == before:
+            # Nothing could run; somebody may have lost his blocks all the same.
+            one.step(at_once=False)
         while one.engine._pipeline.next_launch < many.engine._pipeline.next_launch:
             one.step(at_once=False)
         assert one.seen() == many.seen()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ridgeline_contracts.step import StepCoefficients, StepShape
 
+from ridgeline_engine.policy.census import Census, take_census
 from ridgeline_engine.request import PriorityClass
 from ridgeline_engine.scheduler import Scheduler
 
@@ -79,12 +80,12 @@ class EngineMetrics:
 
 def load_snapshot(scheduler: Scheduler, step_model: StepCoefficients, *, draining: bool) -> LoadSnapshot:
     """Reads queues and pool; changes nothing."""
-    kv = scheduler.kv
+    kv, census = scheduler.kv, take_census(scheduler.running)
     tightest = min(
         (kv.pool.counts(group.group) for group in kv.groups), key=lambda counts: counts.free / counts.total
     )
     return LoadSnapshot(
-        classes=tuple(_class_load(scheduler, priority) for priority in PriorityClass),
+        classes=tuple(_class_load(scheduler, census, priority) for priority in PriorityClass),
         running=len(scheduler.running),
         free_blocks=tightest.free,
         cached_blocks=tightest.kept,
@@ -94,9 +95,7 @@ def load_snapshot(scheduler: Scheduler, step_model: StepCoefficients, *, drainin
     )
 
 
-def _class_load(scheduler: Scheduler, priority: PriorityClass) -> ClassLoad:
-    waiting = [each for each in scheduler.waiting if each.request.priority is priority]
-    prefilling = [
-        each for each in scheduler.running if each.request.priority is priority and not each.decoding
-    ]
-    return ClassLoad(priority, len(waiting), sum(each.uncomputed_tokens for each in (*waiting, *prefilling)))
+def _class_load(scheduler: Scheduler, census: Census, priority: PriorityClass) -> ClassLoad:
+    running = sum(each.uncomputed_tokens for each in census.prefills if each.request.priority is priority)
+    waiting = scheduler.waiting
+    return ClassLoad(priority, waiting.count(priority), waiting.tokens(priority) + running)

@@ -19,6 +19,7 @@ from ridgeline_contracts.errors import DeviceFault, InvariantError, RidgelineErr
 from ridgeline_process.log_lines import log_to_stderr
 
 from ridgeline_worker.channel import BlockingChannel
+from ridgeline_worker.collector import calm_collector
 from ridgeline_worker.core_loop import CoreLoop, EngineLike
 from ridgeline_worker.inbox import Inbox
 from ridgeline_worker.messages import CoreFailed, CoreReady, CoreSpec
@@ -49,6 +50,7 @@ def run_core(channel: BlockingChannel, clock: Clock) -> int:
     engine = _build(spec, channel, clock)
     if engine is None:
         return EXIT_START_FAILED
+    calm_collector()
     inbox = Inbox()
     try:
         channel.send(CoreReady(engine.capabilities, engine.load()))

@@ -41,6 +41,7 @@ class WaitingQueue:
         """With the tokens each has to compute."""
         self._classes = {priority: _Class() for priority in PriorityClass}
         self._tokens = dict.fromkeys(PriorityClass, 0)
+        self._counts = dict.fromkeys(PriorityClass, 0)
         self._stale = 0
         self._turn = 0
 
@@ -58,16 +59,23 @@ class WaitingQueue:
         """To be computed for the class, cached prefixes included."""
         return self._tokens[priority]
 
+    def count(self, priority: PriorityClass) -> int:
+        """Sequences of the class."""
+        return self._counts[priority]
+
     def add(self, sequence: Sequence, *, resumed: bool = False) -> None:
         """`resumed`: it ran before, and goes before those that did not."""
         priority = sequence.request.priority
         self._members[sequence] = sequence.uncomputed_tokens
         self._tokens[priority] += sequence.uncomputed_tokens
+        self._counts[priority] += 1
         self._push(self._classes[priority], (sequence.rank, sequence), resumed=resumed)
 
     def remove(self, sequence: Sequence) -> None:
         """Its entry is dropped when it comes to the top, or when too many of the kind are about."""
-        self._tokens[sequence.request.priority] -= self._members.pop(sequence)
+        priority = sequence.request.priority
+        self._tokens[priority] -= self._members.pop(sequence)
+        self._counts[priority] -= 1
         self._stale += 1
         if self._stale > len(self._members) + _SLACK_ENTRIES:
             self._drop_stale()
