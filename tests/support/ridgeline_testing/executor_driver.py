@@ -102,7 +102,7 @@ class ExecutorDriver:
         return plan
 
     def run(self, plan: StepPlan, masks: Mapping[SlotId, TokenMask] | None = None) -> dict[SlotId, RowResult]:
-        """Launches, samples, completes, and notes the tokens."""
+        """Launches, samples, completes, and notes the tokens of slots that still have that owner."""
         self._executor.launch(plan)
         self._executor.sample(plan.launch, masks or {})
         return self.complete(plan.launch)
@@ -110,7 +110,9 @@ class ExecutorDriver:
     def complete(self, launch: LaunchId) -> dict[SlotId, RowResult]:
         results = {row.slot: row for row in self._executor.complete(launch).rows}
         for slot, row in results.items():
-            self.sequences[slot].output.extend(row.tokens)
+            owner = self.sequences.get(slot)
+            if owner is not None and owner.admit.generation == row.generation:
+                owner.output.extend(row.tokens)
         return results
 
     def step(

@@ -4,9 +4,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from ridgeline_contracts.errors import InvariantError
 from torch import Tensor
 
-from ridgeline_engine.seam import TokenMask
+from ridgeline_engine.seam import SlotId, TokenMask
+
+
+def check_mask(slot: SlotId, mask: TokenMask, *, vocab_tokens: int) -> None:
+    """Raises InvariantError for a mask that has not a bit for each token."""
+    words = -(-vocab_tokens // 32)
+    if mask.dtype != np.uint32 or mask.shape != (words,):
+        raise InvariantError(
+            f"the token mask of slot {slot} is {mask.dtype} {list(mask.shape)}; "
+            f"a vocabulary of {vocab_tokens} wants uint32 [{words}]"
+        )
 
 
 def add_bias(logits: Tensor, entries: Sequence[tuple[int, int, float]]) -> None:

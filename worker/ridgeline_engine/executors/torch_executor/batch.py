@@ -83,6 +83,11 @@ class BatchBuilder:
         for launch, pairs in references.items():
             if launch not in sampled:
                 raise InvariantError(f"an input token refers to launch {launch}, of which nothing is kept")
+            rows_there = len(sampled[launch])
+            if not all(0 <= source < rows_there for _, source in pairs):
+                raise InvariantError(
+                    f"an input token refers to a row of launch {launch} past its {rows_there}: {pairs}"
+                )
             targets, sources = self._move(np.array(pairs, dtype=np.int64).T)
             ids[targets] = sampled[launch][sources]
         return ids

@@ -17,6 +17,7 @@ from ridgeline_contracts.errors import (
 from ridgeline_contracts.kv import GroupId, KVGroup
 from ridgeline_contracts.model_folder import ModelFolder
 
+from ridgeline_engine.executors.torch_executor.adjustments import check_mask
 from ridgeline_engine.executors.torch_executor.launch_thread import LaunchThread
 from ridgeline_engine.executors.torch_executor.loading import LoadedModel, load_model
 from ridgeline_engine.executors.torch_executor.runner import Outcome, StepRunner
@@ -115,28 +116,43 @@ class TorchExecutor:
         return plan.launch
 
     def sample(self, launch: LaunchId, masks: Mapping[SlotId, TokenMask]) -> None:
-        """Lets the launch choose its tokens; a slot without a mask may have any token."""
+        """Lets the launch choose its tokens; a slot without a mask may have any token.
+
+        Raises InvariantError, and leaves the launch unsampled, for a mask that is not of this vocabulary.
+        """
         found = self._find(launch)
         if found.masks.done():
             raise InvariantError(f"launch {launch} is sampled twice")
+        for slot, mask in masks.items():
+            check_mask(slot, mask, vocab_tokens=self._capabilities.vocab_tokens)
         found.masks.set_result(masks)
 
     def complete(self, launch: LaunchId) -> StepResult:
         """Waits for a launch. Raises DeviceFault when the device failed, InvariantError for a plan that is
-        wrong."""
+        wrong; after that every launch that is still open ends with the same error."""
         found = self._find(launch)
+        if self._failure is not None:
+            del self._open[launch]
+            raise self._failure
         if not found.masks.done():
             raise InvariantError(f"launch {launch} is completed before it is sampled")
         try:
             return found.outcome.result().result(found.plan)
-        except (InvariantError, Unsupported) as error:
-            self._failure = error
-            raise
-        except (RuntimeError, MemoryError, OutOfMemory) as error:
-            self._failure = DeviceFault(f"step {launch} failed on {self._capabilities.device}: {error}")
+        except Exception as error:
+            self._failure = self._fault(launch, error)
+            if self._failure is error:
+                raise
             raise self._failure from error
         finally:
             del self._open[launch]
+
+    def _fault(self, launch: LaunchId, error: Exception) -> RidgelineError:
+        """What a step's error says about the executor; whatever is not the device's is a bug."""
+        if isinstance(error, InvariantError | Unsupported | DeviceFault):
+            return error
+        if isinstance(error, RuntimeError | MemoryError | OutOfMemory):
+            return DeviceFault(f"step {launch} failed on {self._capabilities.device}: {error}")
+        return InvariantError(f"step {launch} broke off: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Waits for the running step, then lets go of weights and KV. Launches that are open come to

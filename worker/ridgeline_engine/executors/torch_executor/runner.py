@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from ridgeline_contracts.clock import Clock
-from ridgeline_contracts.errors import Unsupported
+from ridgeline_contracts.errors import InvariantError, Unsupported
 from torch import Tensor
 
 from ridgeline_engine.executors.torch_executor.batch import BatchBuilder
@@ -68,13 +68,24 @@ class StepRunner:
         self._batches = BatchBuilder(self._slots, model.device)
         self._sampler = Sampler(vocab_tokens=model.shape.vocab_tokens, device=model.device)
         self._sampled: dict[LaunchId, Tensor] = {}
+        self._failed_launch: LaunchId | None = None
 
-    @torch.inference_mode()
     def run(self, plan: StepPlan, masks: Future[Mapping[SlotId, TokenMask]]) -> Outcome:
         """Runs a step; waits for `masks` after the forward pass if some row is sampled.
 
-        Raises InvariantError for a plan that contradicts the slots, Unsupported for what this executor lacks.
+        Raises InvariantError for a plan that contradicts the slots, Unsupported for what this executor lacks, and
+        InvariantError for every step after one that failed, which is not begun.
         """
+        if self._failed_launch is not None:
+            raise InvariantError(f"launch {plan.launch} follows launch {self._failed_launch}, which failed")
+        try:
+            return self._run(plan, masks)
+        except BaseException:
+            self._failed_launch = plan.launch
+            raise
+
+    @torch.inference_mode()
+    def _run(self, plan: StepPlan, masks: Future[Mapping[SlotId, TokenMask]]) -> Outcome:
         stopwatch = Stopwatch(self._clock, self._model.device)
         stopwatch.start()
         self._apply(plan)
