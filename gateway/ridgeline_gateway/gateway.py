@@ -10,7 +10,8 @@ from fastapi import FastAPI
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.proto import router_pb2
 
-from ridgeline_gateway.admin_app import AdminParts, create_admin_app
+from ridgeline_gateway.admin_app import create_admin_app
+from ridgeline_gateway.admin_parts import AdminParts
 from ridgeline_gateway.admission import Admission
 from ridgeline_gateway.app import AppParts, create_app
 from ridgeline_gateway.authenticate import Authenticator
@@ -63,7 +64,11 @@ class Gateway:
         self.links = WorkerLinks(identity=settings.identity, timing=timing)
         self.metrics = _metrics(self)
         self.authenticator = Authenticator(
-            stores.tenants, pepper=settings.secrets.pepper, clock=clock, cache_ms=timing.key_cache_ms
+            stores.tenants,
+            pepper=settings.secrets.pepper,
+            clock=clock,
+            cache_ms=timing.key_cache_ms,
+            stale_ms=timing.key_stale_ms,
         )
         self.texts = TextModels(
             TokenizerFileCache(settings.store.tokenizers_dir),

@@ -26,9 +26,11 @@ class ListenSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where tenants and tokenizer files are kept."""
+    """Where tenants, quota, the ledger and tokenizer files are kept."""
 
     data_dir: Path
+    redis_url: str | None = field(default=None, repr=False)
+    """Of the store that several gateways share; None: SQLite files in `data_dir`. It may hold a password."""
 
     @property
     def tenants_file(self) -> Path:
@@ -77,6 +79,9 @@ class TimingSettings:
     keepalive_ms: int = 20_000
     key_cache_ms: int = 1_000
     """How long a key may still work on this process after another one revoked it."""
+    key_stale_ms: int = 60_000
+    """How long a key that worked goes on working while the shared store cannot be reached, where its tenant
+    wants that."""
     drain_delay_ms: int = 0
     drain_limit_ms: int = 30_000
 

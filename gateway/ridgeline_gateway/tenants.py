@@ -18,6 +18,15 @@ class TenantClass(StrEnum):
     BATCH = "batch"
 
 
+class StoreLoss(StrEnum):
+    """What happens to a tenant's requests while the shared quota store cannot be reached."""
+
+    OPEN = "open"
+    """Each gateway admits its share of the tenant's rate."""
+    CLOSED = "closed"
+    """Refused with 503."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     tenant_id: TenantId
@@ -33,6 +42,12 @@ class Tenant:
     """Tenants of one group share cached prefixes. None: this tenant alone."""
     max_context_tokens: int | None = None
     max_output_tokens: int | None = None
+    kv_quota: BucketLimits | None = None
+    """Micro KV-token-seconds: KV tokens held times seconds. None: unlimited."""
+    max_concurrent_requests: int | None = None
+    debt_cap_micro: int = 0
+    """How far a running request without max_tokens may take the bucket below zero."""
+    on_store_loss: StoreLoss = StoreLoss.OPEN
 
     def may_use(self, model: ModelName) -> bool:
         return self.models is None or model in self.models
@@ -62,7 +77,10 @@ class KeyOwner:
 
 
 class TenantStore(Protocol):
-    """Keeps tenants and keys. Every call is atomic; a call that returned is durable."""
+    """Keeps tenants and keys. Every call is atomic; a call that returned is as durable as the store is.
+
+    Every call may raise PeerError when the store cannot be reached.
+    """
 
     async def put_tenant(self, tenant: Tenant) -> bool:
         """Creates or replaces. True if it was created."""
@@ -80,6 +98,13 @@ class TenantStore(Protocol):
 
     async def add_key(self, key: KeyRecord) -> None:
         """Raises NotFound for an unknown tenant, Conflict for a key id that exists."""
+        ...
+
+    async def rotate_keys(self, key: KeyRecord, *, others_end_wall_ms: int) -> None:
+        """Adds `key`; the tenant's other keys expire at `others_end_wall_ms` unless they do so earlier.
+
+        Raises as `add_key` does, and then changes nothing.
+        """
         ...
 
     async def keys(self, tenant_id: TenantId) -> list[KeyRecord]:

@@ -16,6 +16,10 @@ TENANT = {
     "trust_group": "friends",
     "max_context_tokens": 2048,
     "max_output_tokens": 256,
+    "kv_quota": {"rate_token_s_per_s": 4096.0, "burst_token_s": 100000.0},
+    "max_concurrent_requests": 8,
+    "debt_cap_tokens": 12.5,
+    "on_store_loss": "closed",
 }
 
 
@@ -42,6 +46,33 @@ async def test_a_tenant_is_created_read_replaced_and_deleted(platform: Any) -> N
     assert (await admin.delete("/admin/tenants/globex")).status_code == 204
     assert (await admin.get("/admin/tenants/globex")).status_code == 404
     assert (await admin.delete("/admin/tenants/globex")).status_code == 404
+
+
+async def test_a_change_leaves_the_other_fields_as_they_are(platform: Any) -> None:
+    admin = platform.admin
+    await admin.put("/admin/tenants/globex", json=TENANT)
+    changed = await admin.patch("/admin/tenants/globex", json={"weight": 3.0, "quota": None})
+    assert changed.status_code == 200
+    read = (await admin.get("/admin/tenants/globex")).json()
+    assert {name: read[name] for name in TENANT} == TENANT | {"weight": 3.0, "quota": None}
+    wrong = await admin.patch("/admin/tenants/globex", json={"wait": 3.0})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "wait")
+    assert (await admin.patch("/admin/tenants/initech", json={})).status_code == 404
+
+
+async def test_a_rotation_gives_a_new_key_and_the_old_ones_an_end(platform: Any) -> None:
+    admin = platform.admin
+    first = (await admin.post("/admin/tenants/acme/keys")).json()
+    second = await admin.post("/admin/tenants/acme/keys/rotate", json={"overlap_s": 3600})
+    assert second.status_code == 201
+    third = (
+        await admin.post("/admin/tenants/acme/keys/rotate", json={"overlap_s": 3600, "ttl_s": 60})
+    ).json()
+    assert third["expires_ms"] - third["created_ms"] == 60_000
+    assert [await works(platform, key["key"]) for key in (first, second.json(), third)] == [200, 200, 200]
+    last = (await admin.post("/admin/tenants/acme/keys/rotate")).json()
+    assert [await works(platform, key["key"]) for key in (first, second.json(), third)] == [401, 401, 401]
+    assert await works(platform, last["key"]) == 200
 
 
 async def test_a_key_is_shown_once_works_and_is_revoked_at_once(platform: Any) -> None:
@@ -102,6 +133,7 @@ async def test_a_key_id_that_is_taken_is_a_conflict(platform: Any, change: str) 
         pytest.param("/admin/tenants/Bad_Id", {}, "id", id="tenant-id"),
         pytest.param("/admin/tenants/a", {"class": "gold"}, "class", id="class"),
         pytest.param("/admin/tenants/a", {"weight": 0}, "weight", id="weight"),
+        pytest.param("/admin/tenants/a", {"on_store_loss": "panic"}, "on_store_loss", id="store-loss"),
         pytest.param("/admin/tenants/a", {"color": "red"}, "color", id="unknown-field"),
         pytest.param(
             "/admin/tenants/a",
@@ -130,7 +162,9 @@ async def test_all_under_admin_wants_the_credential(platform: Any, authorization
             ("GET", "/admin/tenants"),
             ("GET", "/admin/tenants/acme"),
             ("PUT", "/admin/tenants/acme"),
+            ("PATCH", "/admin/tenants/acme"),
             ("DELETE", "/admin/tenants/acme"),
+            ("POST", "/admin/tenants/acme/keys/rotate"),
             ("POST", "/admin/tenants/acme/keys"),
             ("DELETE", "/admin/keys/x"),
             ("GET", "/admin/health"),

@@ -32,6 +32,7 @@ COMMANDS = (
     Command("demo", "ridgeline_cli.demo", "demo"),
     Command("plan", "ridgeline_cli.plan.command", "plan"),
     Command("calibrate", "ridgeline_cli.calibrate.command", "calibrate"),
+    Command("tenant", "ridgeline_cli.tenant.commands", "app"),
     Command("model", "ridgeline_cli.model.commands", "app"),
     Command("doctor", "ridgeline_doctor.commands", "app"),
 )

@@ -68,6 +68,30 @@ TIMING = TimingSettings(
 )
 
 
+def _settings(folder: Path, *, router_address: str, timing: TimingSettings) -> GatewaySettings:
+    return GatewaySettings(
+        identity=Identity(GatewayId("gateway-1"), Incarnation("life-1"), "0.1.0"),
+        router_address=router_address,
+        store=StoreSettings(folder),
+        secrets=Secrets(PEPPER, ADMIN_KEY),
+        timing=timing,
+    )
+
+
+@asynccontextmanager
+async def bare_gateway(folder: Path) -> AsyncIterator[Gateway]:
+    """A gateway without router, workers and tenants: what the admin port needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = _settings(folder, router_address="127.0.0.1:1", timing=TIMING)
+    clock = SystemClock()
+    stores = GatewayStores(SqliteTenants(settings.store.tenants_file), InProcessQuota(clock))
+    gateway = Gateway(settings, stores, clock=clock)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
 @asynccontextmanager
 async def gateway_platform(
     files: FakeModelFiles,
@@ -84,13 +108,7 @@ async def gateway_platform(
             await fake.start()
             stack.push_async_callback(fake.stop)
         router.tell(*(fake.info() for fake in fakes))
-        settings = GatewaySettings(
-            identity=Identity(GatewayId("gateway-1"), Incarnation("life-1"), "0.1.0"),
-            router_address=router.address,
-            store=StoreSettings(folder),
-            secrets=Secrets(PEPPER, ADMIN_KEY),
-            timing=timing,
-        )
+        settings = _settings(folder, router_address=router.address, timing=timing)
         clock = SystemClock()
         stores = GatewayStores(SqliteTenants(settings.store.tenants_file), InProcessQuota(clock))
         gateway = Gateway(settings, stores, clock=clock)
