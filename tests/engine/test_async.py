@@ -23,6 +23,7 @@ from ridgeline_testing.fake_executor import (
 )
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+GREEDY_LONG = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
 PROMPT = tuple(range(20))
 ON = {"async_scheduling": AsyncScheduling.ON}
 
@@ -240,3 +241,26 @@ def test_a_mask_that_cannot_be_made_ends_its_request_alone(overlap: AsyncSchedul
     assert ended[masked].counts.emitted_tokens == fails_at
     assert ended[free].reason is FinishReason.LENGTH
     assert engine.metrics().host_faults == 1
+
+
+def test_pages_and_slot_of_a_preempted_row_wait_for_its_launch(
+    make_overlapped: Callable[..., Any],
+) -> None:
+    made = make_overlapped({"preemption": "recompute", "prefix_cache": False}, blocks=6)
+    for name in range(3):
+        made.submit(f"r{name}", tuple(range(name, name + 14)), GREEDY_LONG)
+    scheduler: Any = made.engine._scheduler
+    made.engine.launch()
+    while not scheduler.preemptions:
+        # Always one open while the next is planned.
+        made.engine.launch()
+        if not scheduler.preemptions:
+            made.rows += made.engine.complete()
+    counts = scheduler.kv.pool.counts(0)
+    assert made.executor.open_launches >= 1
+    assert counts.quarantined > 0
+    free_slots = scheduler.slots.free
+    while made.executor.open_launches:
+        made.rows += made.engine.complete()
+    assert scheduler.kv.pool.counts(0).quarantined == 0
+    assert scheduler.slots.free == free_slots + 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.seam import LaunchId, StepResult
+from ridgeline_engine.seam import Generation, LaunchId, StepResult
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 PROMPT = tuple(range(20))
@@ -42,3 +42,30 @@ def test_a_wrong_completion_is_refused_and_the_right_one_still_counts(
     bench.run()
     alone = len(bench.output(key))
     assert alone == GREEDY.max_tokens
+
+
+def _swapped(result: StepResult) -> StepResult:
+    return replace(result, rows=result.rows[::-1])
+
+
+def _of_an_earlier_owner(result: StepResult) -> StepResult:
+    first, *others = result.rows
+    return replace(result, rows=(replace(first, generation=Generation(first.generation - 1)), *others))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(_swapped, id="rows-swapped"),
+        pytest.param(_of_an_earlier_owner, id="an-earlier-owner"),
+    ],
+)
+def test_an_answer_for_another_owner_or_slot_stops_the_engine(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[StepResult], StepResult]
+) -> None:
+    for name in "ab":
+        bench.submit(name, PROMPT, GREEDY)
+    complete = bench.executor.complete
+    monkeypatch.setattr(bench.executor, "complete", lambda launch: spoil(complete(launch)))
+    with pytest.raises(InvariantError, match="answered for slot"):
+        bench.engine.step()

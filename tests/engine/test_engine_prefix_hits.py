@@ -98,3 +98,19 @@ def test_kv_events_name_the_blocks_by_the_contracts_hash(make_bench: MakeBench) 
     bench.engine.clear_prefix_cache()
     assert bench.engine.kv_events.after(bench.engine.kv_events.sequence - 1)[0].change == KVCleared()
     assert bench.engine.kv_events.after(0) == KVSnapshot(bench.engine.kv_events.sequence, ())
+
+
+def test_what_is_not_computed_yet_is_not_hit(make_bench: MakeBench) -> None:
+    bench = make_bench({"max_step_tokens": 16, "min_chunk_tokens": 16, "policy": "fcfs"})
+    prompt = (PROMPT * 2)[:64]
+    slow = bench.submit("slow", prompt, GREEDY)
+    bench.step(2)
+    # 32 tokens of the first are computed: the other may have these, and none of those that come.
+    scheduler: Any = bench.engine._scheduler
+    (running,) = scheduler.running
+    assert running.computed_tokens == 32
+    assert len(bench.engine.kv_events.after(0).stored[0].block_hashes) == 2
+    fast = bench.submit("fast", (*prompt, 1), GREEDY)
+    bench.run()
+    assert bench.output(slow) == expected_output(prompt, GREEDY)
+    assert bench.output(fast) == expected_output((*prompt, 1), GREEDY)

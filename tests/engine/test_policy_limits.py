@@ -261,3 +261,17 @@ def test_an_interactive_request_starts_at_once_though_the_batch_class_holds_all(
     bench.run()
     assert [len(bench.output(key)) for key in batch] == [60] * 4
     assert bench.finish(batch[0]).clocks.preemptions == 0
+
+
+def test_a_batch_sequence_waits_while_its_class_has_its_share(make_bench: MakeBench) -> None:
+    bench = make_bench({"tpot_target_ms": 3.0, "coefficients": ROWS})
+    long = SamplingParams(max_tokens=60, ignore_eos=True)
+    bench.submit("live", _prompt(5), long)
+    bench.step(2)
+    for index in range(4):
+        bench.submit(f"batch{index}", _prompt(30, index), long, priority=PriorityClass.BATCH)
+    bench.step(4)
+    # 1 + 0.5 x (1 + 1 for the next + r) within 3 ms: two batch rows are let in, and none of them has to go again.
+    assert bench.engine.metrics().running == 1 + 2
+    assert bench.engine.preemption_trace == ()
+    bench.run()

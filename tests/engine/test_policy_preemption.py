@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ridgeline_contracts.ids import TenantId
 from ridgeline_contracts.sampling import SamplingParams
 from ridgeline_engine.kv_manager import KVManager, KVStart
 from ridgeline_engine.policy.output_lengths import OutputLengths
@@ -82,6 +83,25 @@ def test_a_batch_sequence_goes_for_an_interactive_one_but_never_the_other_way(ma
     assert bench.engine.preemption_trace
 
 
+def test_a_batch_sequence_never_takes_an_interactive_ones_blocks(make_bench: MakeBench) -> None:
+    settings = {"policy": "fcfs", "prefix_cache": False, "tpot_target_ms": None, "preemption": "recompute"}
+    bench = make_bench(settings, blocks=20)
+    batch = [
+        bench.submit(f"batch{index}", _prompt(40 - index, index), _sampling(60), priority=PriorityClass.BATCH)
+        for index in range(2)
+    ]
+    bench.step(2)
+    # Each of them has least to lose when the batch class wants more.
+    for index in range(2):
+        bench.submit(f"live{index}", _prompt(4, index), _sampling(40))
+    bench.step()
+    pool: Any = bench.engine._scheduler.kv.pool
+    pool.allocate({0: pool.counts(0).free})
+    while not bench.engine.preemption_trace:
+        bench.engine.step()
+    assert {each.key for each in bench.engine.preemption_trace} <= set(batch)
+
+
 def test_a_pause_costs_no_computation_and_is_counted_apart(make_bench: MakeBench) -> None:
     bench = make_bench({"preemption": "wait", "policy": "fcfs", "prefix_cache": False}, blocks=6)
     keys = [bench.submit(str(index), _prompt(14, index), _sampling(18 + 16 * index)) for index in range(2)]
@@ -133,6 +153,21 @@ def test_a_preempted_sequence_comes_back_before_those_that_never_ran(make_bench:
     first_of_later = next(index for index, row in enumerate(bench.rows) if row.key == later)
     last_of_preempted = max(index for index, row in enumerate(bench.rows) if row.key == keys[1])
     assert first_of_later > last_of_preempted - 30
+
+
+def test_a_preempted_sequence_comes_back_before_another_tenants_newcomer(make_bench: MakeBench) -> None:
+    bench = make_bench({"prefix_cache": False}, blocks=4)
+    busy, new = TenantId("busy"), TenantId("new")
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(30), tenant=busy) for index in range(2)]
+    while not bench.engine.preemption_trace:
+        bench.step()
+    kept = len(bench.output(keys[1]))
+    # Its tenant has had much more than the other one, whose turn it would be.
+    later = bench.submit("later", _prompt(14, 9), _sampling(4), tenant=new)
+    bench.run()
+    assert bench.finish(keys[1]).clocks.preemptions > 0
+    order = [row.key for row in bench.rows if row.key == later or row.first_offset == kept]
+    assert order.index(keys[1]) < order.index(later)
 
 
 @pytest.mark.parametrize(

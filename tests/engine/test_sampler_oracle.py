@@ -61,6 +61,7 @@ def test_temperature_zero_is_argmax(logits: tuple[float, ...], token: int) -> No
         pytest.param({"min_p": 0.5}, [3], id="min-p"),
         pytest.param({"min_p": 0.3}, [1, 2, 3], id="min-p-is-relative-to-the-best"),
         pytest.param({"min_p": 1.0}, [3], id="min-p-1-keeps-the-best"),
+        pytest.param({"top_k": 2, "top_p": 0.51}, [3], id="top-p-counts-what-top-k-kept-and-nothing-else"),
         pytest.param({"top_k": 3, "top_p": 0.999999}, [1, 2, 3], id="top-p-counts-what-top-k-kept"),
     ],
 )
@@ -164,3 +165,9 @@ def test_logprobs_are_of_the_raw_logits() -> None:
 
 def test_zero_logprobs_names_the_chosen_token_alone() -> None:
     assert token_logprob(_logits(0.0, 0.0), 1, top=0).top == ()
+
+
+def test_each_position_of_an_output_draws_anew() -> None:
+    logits = np.zeros(512, dtype=np.float32)
+    drawn = {sample_row(logits, _row(DRAWN, output=(1,) * length)).token for length in range(40)}
+    assert len(drawn) > 30

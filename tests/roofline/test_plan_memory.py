@@ -1,5 +1,7 @@
 """Memory, KV and what is kept where. Every expected figure is worked out by hand in its comment."""
 
+from dataclasses import replace
+
 import pytest
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_roofline.decisions.kv_tier import (
@@ -123,6 +125,14 @@ def test_the_tier_with_the_largest_saving_is_taken_or_none() -> None:
     # 2.62 GB from the host take 77 ms: nothing is saved where recomputing takes 50 ms.
     assert kv_tier(_facts(recompute_s=0.05)).value.name == "drop"
     assert kv_tier(_facts(reuse_ratio=0.0)).value.name == "drop"
+
+
+def test_a_tier_that_wears_is_not_worth_a_prefix_that_is_seldom_asked_for() -> None:
+    ssd = KVTier("ssd", 7e9, 80e-6, lanes=64, wear_usd_per_byte=1e-13)
+    facts = replace(_facts(reuse_ratio=0.3, recompute_s=0.5), tiers=(ssd,))
+    # 2.62 GB take 0.378 s and wear 262 uUSD; 30% x 0.122 s x 0.005 USD/s = 184 uUSD are gained.
+    assert kv_tier(facts).value.name == "drop"
+    assert kv_tier(replace(facts, tiers=(replace(ssd, wear_usd_per_byte=0.0),))).value.name == "ssd"
 
 
 def test_break_even_bandwidth() -> None:
