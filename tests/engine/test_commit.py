@@ -6,8 +6,8 @@ import pytest
 from ridgeline_contracts.blockhash import HashScope
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import Attempt, RequestId
-from ridgeline_contracts.sampling import SamplingParams, TokenLogprob
-from ridgeline_engine.commit import Accepted, accept, advance, check_row, finish_reason
+from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.commit import accept, check_row, finish_reason
 from ridgeline_engine.request import FinishReason, Request, RequestKey
 from ridgeline_engine.seam import Generation, RowPlan, RowResult, SlotId
 from ridgeline_engine.sequence import Family, Progress, Sequence
@@ -78,13 +78,15 @@ def test_a_sound_answer_is_let_through(row: RowPlan, result: RowResult) -> None:
 
 def test_a_chunk_moves_what_is_computed_to_its_end() -> None:
     sequence = _sequence(planned_tokens=2)
-    advance(sequence, _row((1, 2), start=0, logits=0), _result())
+    assert accept(sequence, _row((1, 2), start=0, logits=0), _result(), now_ms=1.0) == (0, None)
     assert (sequence.computed_tokens, sequence.planned_tokens, sequence.pending_tokens) == (2, 2, 0)
+    assert sequence.progress.computed_tokens == 2
+    assert (sequence.tokens, sequence.progress.first_token_ms) == ([*PROMPT], None)
 
 
 def test_a_row_that_samples_is_no_longer_pending() -> None:
     sequence = _sequence(planned_tokens=3, pending_tokens=2)
-    advance(sequence, _row(), _result(5))
+    assert accept(sequence, _row(), _result(5), now_ms=1.0) == (1, None)
     assert (sequence.computed_tokens, sequence.planned_tokens, sequence.pending_tokens) == (3, 3, 1)
 
 
@@ -98,33 +100,42 @@ def test_a_row_that_samples_is_no_longer_pending() -> None:
 )
 def test_rejected_drafts_roll_the_lengths_back(tokens: tuple[int, ...], computed: int) -> None:
     sequence = _sequence(planned_tokens=5, pending_tokens=1)
-    advance(sequence, _row((3, 6, 7), start=2, logits=3, drafts=2), _result(*tokens))
+    row = _row((3, 6, 7), start=2, logits=3, drafts=2)
+    assert accept(sequence, row, _result(*tokens), now_ms=1.0) == (len(tokens), None)
     assert (sequence.computed_tokens, sequence.planned_tokens) == (computed, computed)
+    # What was run is counted, whatever became of it.
+    assert sequence.progress.computed_tokens == 3
+    assert sequence.tokens == [*PROMPT, *tokens]
 
 
 def test_an_accepted_token_is_kept_counted_and_timed_once() -> None:
-    sequence = _sequence()
-    logprob = TokenLogprob(5, -0.5)
-    assert accept(sequence, _result(5, logprobs=(logprob,)), now_ms=12.0) == Accepted((5,), (logprob,), None)
-    assert accept(sequence, _result(6), now_ms=15.0) == Accepted((6,), (), None)
+    sequence = _sequence(pending_tokens=1)
+    accept(sequence, _row(), _result(5), now_ms=12.0)
+    accept(sequence, _row((5,), start=3), _result(6), now_ms=15.0)
     assert sequence.tokens == [*PROMPT, 5, 6]
     assert sequence.progress.first_token_ms == 12.0
-    assert sequence.progress.accepted_tokens == 2
-
-
-def test_in_the_middle_of_a_prompt_nothing_is_accepted() -> None:
-    sequence = _sequence()
-    assert accept(sequence, _result(), now_ms=1.0) is None
-    assert (sequence.tokens, sequence.progress.first_token_ms) == ([*PROMPT], None)
+    assert (sequence.progress.accepted_tokens, sequence.progress.computed_tokens) == (2, 2)
 
 
 def test_what_was_sampled_behind_the_end_is_accepted_but_not_emitted() -> None:
-    sequence = _sequence()
-    logprobs = tuple(TokenLogprob(token, -1.0) for token in (5, END, 6))
-    found = accept(sequence, _result(5, END, 6, logprobs=logprobs), now_ms=1.0)
-    assert found == Accepted((5, END), logprobs[:2], FinishReason.STOP)
+    sequence = _sequence(pending_tokens=1)
+    row = _row((3, 5, END), start=2, logits=3, drafts=2)
+    assert accept(sequence, row, _result(5, END, 6), now_ms=1.0) == (2, FinishReason.STOP)
     assert sequence.tokens == [*PROMPT, 5, END]
     assert sequence.progress.accepted_tokens == 3
+
+
+def test_a_text_ends_at_its_length_within_a_result() -> None:
+    sequence = _sequence(4, max_tokens=3, pending_tokens=1)
+    row = _row((4, 5, 6), start=3, logits=3, drafts=2)
+    assert accept(sequence, row, _result(5, 6, 7), now_ms=1.0) == (2, FinishReason.LENGTH)
+    assert sequence.tokens == [*PROMPT, 4, 5, 6]
+
+
+def test_an_end_token_before_the_least_length_goes_on() -> None:
+    sequence = _sequence(min_tokens=2, pending_tokens=1)
+    row = _row((3, END, 5), start=2, logits=3, drafts=2)
+    assert accept(sequence, row, _result(END, 5, END), now_ms=1.0) == (3, FinishReason.STOP)
 
 
 @pytest.mark.parametrize(

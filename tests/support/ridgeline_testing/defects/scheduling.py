@@ -105,8 +105,8 @@ SCHEDULING: tuple[Defect, ...] = (
     ),
     Defect(
         "output tokens are free",
-        f"{_PLANNER}.plan_decode",
-        "output_ms + end * context_ms",
+        f"{_PLANNER}.plan_decode_row",
+        "step.costs.output_token_ms + end * step.costs.output_context_ms",
         "0.0",
         f"{_LIMIT_TESTS}::test_recomputation_after_a_preemption_is_not_charged",
     ),
