@@ -7,6 +7,8 @@ from ridgeline_contracts.errors import InvalidRequest
 
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS_ENTRIES = 1024
+LEAST_TEMPERATURE = 1e-6
+"""What lies between 0 and it counts as it: logits are divided in float32, where less would soon be a 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+
+    @property
+    def divisor(self) -> float:
+        """What logits are divided by. Only for a temperature above 0."""
+        return max(self.temperature, LEAST_TEMPERATURE)
 
     def check(self, *, vocab_tokens: int) -> None:
         """Raises InvalidRequest that names the field, its value and the range it must lie in."""

@@ -70,8 +70,9 @@ def test_truncation_keeps(changes: dict[str, float], kept: list[int]) -> None:
     assert _kept((0.0, 1.3, 1.3, 2.1), **changes) == kept
 
 
-def test_a_tiny_temperature_neither_overflows_nor_loses_the_best() -> None:
-    weights = kept_weights(_logits(80.0, 90.0, -np.inf), replace(DRAWN, temperature=1e-6))
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-45, 1e-300, 5e-324])
+def test_a_tiny_temperature_neither_overflows_nor_loses_the_best(temperature: float) -> None:
+    weights = kept_weights(_logits(80.0, 90.0, -np.inf), replace(DRAWN, temperature=temperature))
     assert weights.tolist() == [0.0, 1.0, 0.0]
 
 

@@ -19,6 +19,8 @@ WANTED = (
     replace(DRAWN, top_k=3),
     replace(DRAWN, top_p=0.3),
     replace(DRAWN, min_p=0.6),
+    replace(DRAWN, temperature=1e-300),
+    replace(DRAWN, temperature=5e-324, top_p=0.5, min_p=0.1),
     replace(DRAWN, temperature=0.2, repetition_penalty=1.3),
     replace(DRAWN, logit_bias=((7, 50.0),), logprobs=3),
     replace(DRAWN, temperature=2.0, top_k=40, top_p=0.9, min_p=0.05, presence_penalty=1.0),

@@ -151,8 +151,10 @@ async def _running_worker(factory: str, limits: LimitSettings) -> AsyncIterator[
 
 
 def core_environment() -> dict[str, str]:
-    """The surroundings, with this folder importable by name so that a core finds `fake_engine`."""
-    return dict(os.environ) | {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
+    """The surroundings, with this folder importable by name so that a core finds `fake_engine`, and what suites
+    share."""
+    folders = (HERE, HERE.parent / "support", os.environ.get("PYTHONPATH", ""))
+    return dict(os.environ) | {"PYTHONPATH": ":".join(map(str, folders))}
 
 
 @pytest.fixture

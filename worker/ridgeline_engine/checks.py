@@ -1,5 +1,6 @@
 """What `Engine.submit` refuses, with the value and the fix in each message."""
 
+import math
 from dataclasses import dataclass
 
 from ridgeline_contracts.capabilities import Capabilities
@@ -40,8 +41,8 @@ def check_request(request: Request, limits: Limits) -> None:
         )
     for emitted in request.emitted:
         _check_ids("emitted", emitted, vocab)
-    if not request.weight > 0:
-        raise InvalidRequest(f"weight={request.weight}: give more than 0", param="weight")
+    if not (math.isfinite(request.weight) and request.weight > 0):
+        raise InvalidRequest(f"weight={request.weight}: give a number above 0", param="weight")
     _check_length(request, limits)
     _check_supported(request, limits.capabilities)
 

@@ -11,7 +11,7 @@ Steps, in order, with the type that each is computed in:
  6. token mask      -        tokens whose bit is not set become -inf
  7. min_tokens      -        while output position < min_tokens, end and stop tokens become -inf
  8. temperature 0   -        the token is the argmax, lowest id on a tie; nothing below applies
- 9. temperature     float32  z = (z - max z) / temperature, so the best token stands at exactly 0
+ 9. temperature     float32  z = (z - max z) / max(temperature, 1e-6), so the best token stands at exactly 0
 10. top-k           -        keep z >= the k-th largest z: ties at the k-th value are kept whole
 11. top-p           float64  w = exp(z) of what is kept; walking w from the largest, the boundary is the first
                              token with cumulative w >= top_p * sum w; keep z >= the boundary's z
@@ -109,7 +109,7 @@ def adjusted_logits(logits: Floats32, row: SamplerRow) -> Floats32:
 def kept_weights(adjusted: Floats32, sampling: SamplingParams) -> Floats64:
     """Steps 9 to 12: float64 [vocab], exp of what is kept (the best is 1.0) and 0 for the rest. Temperature >
     0."""
-    scaled = (adjusted - adjusted.max()) / np.float32(sampling.temperature)
+    scaled = (adjusted - adjusted.max()) / np.float32(sampling.divisor)
     kept = np.isfinite(scaled)
     if 0 < sampling.top_k < len(scaled):
         kept &= scaled >= np.partition(scaled, -sampling.top_k)[-sampling.top_k]

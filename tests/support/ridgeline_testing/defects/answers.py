@@ -114,6 +114,13 @@ ANSWERS: tuple[Defect, ...] = (
         f"{_RANDOM_TESTS}::test_each_draw_at_a_position_has_its_own_number",
     ),
     Defect(
+        "a temperature that float32 cannot hold divides by zero",
+        "ridgeline_engine.executors.torch_executor.draw_rows:_draw",
+        "np.float32(sampling.divisor)",
+        "np.float32(sampling.temperature)",
+        "tests/executor/test_mixed_batch.py::test_a_mixed_batch_draws_each_row_by_its_own_parameters[rows]",
+    ),
+    Defect(
         "the executor's rows are drawn with the first row's parameters",
         "ridgeline_engine.executors.torch_executor.sampler:Sampler._draw",
         "[owner.sampling for owner in owners]",

@@ -31,8 +31,8 @@ def draw_batch(
 
 def _kept_weights(adjusted: Tensor, best: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """float64 [n, vocab]: exp of what each row keeps, the best token at 1, and 0 for the rest."""
-    temperatures = _column([each.temperature for each in sampling], torch.float32, adjusted.device)
-    scaled = (adjusted - best) / temperatures
+    divisors = _column([each.divisor for each in sampling], torch.float32, adjusted.device)
+    scaled = (adjusted - best) / divisors
     vocab = scaled.shape[1]
     limited = [row for row, each in enumerate(sampling) if 0 < each.top_k < vocab]
     if limited:

@@ -27,7 +27,7 @@ def draw_rows(logits: Tensor, best: Tensor, sampling: Sequence[SamplingParams], 
 def _draw(row: Floats32, best: Floats32, sampling: SamplingParams, uniform: float) -> int:
     if not np.isfinite(best[0]):
         return 0  # the row has a fault, and no right answer
-    scaled = (row - best) / np.float32(sampling.temperature)
+    scaled = (row - best) / np.float32(sampling.divisor)
     ids = None
     if 0 < sampling.top_k < len(scaled):
         ids = np.flatnonzero(scaled >= np.partition(scaled, -sampling.top_k)[-sampling.top_k])
