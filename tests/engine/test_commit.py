@@ -7,7 +7,7 @@ from ridgeline_contracts.blockhash import HashScope
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import Attempt, RequestId
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.commit import accept, check_row, finish_reason
+from ridgeline_engine.commit import accept, check_rows, finish_reason
 from ridgeline_engine.request import FinishReason, Request, RequestKey
 from ridgeline_engine.seam import Generation, RowPlan, RowResult, SlotId
 from ridgeline_engine.sequence import Family, Progress, Sequence
@@ -58,7 +58,7 @@ def _result(*tokens: int, slot: int = 4, generation: int = 7, **changes: Any) ->
 )
 def test_an_answer_that_breaks_the_seam_is_a_bug(row: RowPlan, result: RowResult, message: str) -> None:
     with pytest.raises(InvariantError, match=message):
-        check_row(row, result, vocab_tokens=40)
+        check_rows([row], [result], vocab_tokens=40)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_an_answer_that_breaks_the_seam_is_a_bug(row: RowPlan, result: RowResult
     ],
 )
 def test_a_sound_answer_is_let_through(row: RowPlan, result: RowResult) -> None:
-    check_row(row, result, vocab_tokens=40)
+    check_rows([row], [result], vocab_tokens=40)
 
 
 def test_a_chunk_moves_what_is_computed_to_its_end() -> None:

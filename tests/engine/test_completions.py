@@ -50,7 +50,7 @@ def _swapped(result: StepResult) -> StepResult:
 
 def _of_an_earlier_owner(result: StepResult) -> StepResult:
     first, *others = result.rows
-    return replace(result, rows=(replace(first, generation=Generation(first.generation - 1)), *others))
+    return replace(result, rows=(first._replace(generation=Generation(first.generation - 1)), *others))
 
 
 @pytest.mark.parametrize(

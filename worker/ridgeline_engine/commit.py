@@ -3,6 +3,8 @@
 It runs for each row of each step, so it is written for speed: few calls, no objects.
 """
 
+from collections.abc import Iterable
+
 from ridgeline_contracts.errors import InvariantError
 
 from ridgeline_engine.request import FinishReason
@@ -10,21 +12,22 @@ from ridgeline_engine.seam import RowPlan, RowResult
 from ridgeline_engine.sequence import Sequence
 
 
-def check_row(row: RowPlan, result: RowResult, *, vocab_tokens: int) -> None:
-    """Raises InvariantError where the executor answered something else than was asked."""
-    if row.slot != result.slot or row.generation != result.generation:
-        raise InvariantError(
-            f"the executor answered for slot {result.slot} generation {result.generation}, "
-            f"asked was slot {row.slot} generation {row.generation}"
-        )
-    if result.fault is not None:
-        return
-    tokens, most = result.tokens, row.logits
-    if len(tokens) > most or (most and not tokens):
-        raise InvariantError(f"a row that wants {most} logits gave {len(tokens)} tokens")
-    for token in tokens:
-        if not 0 <= token < vocab_tokens:
-            raise InvariantError(f"the executor sampled {tokens}; the vocabulary has {vocab_tokens}")
+def check_rows(rows: Iterable[RowPlan], results: Iterable[RowResult], *, vocab_tokens: int) -> None:
+    """Raises InvariantError where the executor answered something else than was asked. As many of both."""
+    for row, result in zip(rows, results, strict=True):
+        if row.slot != result.slot or row.generation != result.generation:
+            raise InvariantError(
+                f"the executor answered for slot {result.slot} generation {result.generation}, "
+                f"asked was slot {row.slot} generation {row.generation}"
+            )
+        if result.fault is not None:
+            continue
+        tokens, most = result.tokens, row.logits
+        if len(tokens) > most or (most and not tokens):
+            raise InvariantError(f"a row that wants {most} logits gave {len(tokens)} tokens")
+        for token in tokens:
+            if not 0 <= token < vocab_tokens:
+                raise InvariantError(f"the executor sampled {tokens}; the vocabulary has {vocab_tokens}")
 
 
 def accept(

@@ -41,13 +41,11 @@ class StepDraft:
 
     def add_decode(self, sequence: Sequence) -> None:
         """Plans the one token, known or pending, that a decoding sequence has to run; it has a block for it."""
-        start, pending = sequence.planned_tokens, sequence.pending_tokens
-        token: InputToken
-        if pending:
+        start, text = sequence.planned_tokens, sequence.tokens
+        token: InputToken = text[-1]
+        if sequence.pending_tokens:
             assert sequence.newest_pending is not None
-            token = sequence.newest_pending
-        else:
-            token = sequence.tokens[-1]
+            token = TokenRef(*sequence.newest_pending)
         self.decode_rows += 1
         self.context_tokens += start + 1
         self._add(sequence, (token,), start, 1)
@@ -65,15 +63,14 @@ class StepDraft:
         self._add(sequence, tuple(sequence.tokens[start:end]), start, int(ends))
 
     def _add(self, sequence: Sequence, tokens: tuple[InputToken, ...], start: int, logits: int) -> None:
-        slot, generation = sequence.slot, sequence.generation
+        slot, generation, pending = sequence.slot, sequence.generation, sequence.pending_tokens
         assert slot is not None
         assert generation is not None
-        end = start + len(tokens)
-        position = len(sequence.tokens) + sequence.pending_tokens - sequence.prompt_tokens
+        position = len(sequence.tokens) + pending - sequence.prompt_tokens
         if logits:
-            sequence.newest_pending = TokenRef(self.launch, len(self.rows))
-            sequence.pending_tokens += 1
-        sequence.planned_tokens = end
+            sequence.newest_pending = (self.launch, len(self.rows))
+            sequence.pending_tokens = pending + 1
+        sequence.planned_tokens = start + len(tokens)
         self.rows.append(RowPlan(slot, generation, tokens, start, logits, position))
         self.sequences.append(sequence)
 

@@ -24,7 +24,7 @@ from ridgeline_contracts.errors import (
 from ridgeline_contracts.step import StepCoefficients
 
 from ridgeline_engine.checks import Limits, check_request
-from ridgeline_engine.commit import accept, check_row, finish_reason
+from ridgeline_engine.commit import accept, check_rows, finish_reason
 from ridgeline_engine.kv_events import KVEventLog
 from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.ledger import StepLedger
@@ -274,9 +274,9 @@ class Engine:
         opened, result = completion.opened, completion.result
         self._scheduler.slots.retire(result.launch)
         self._scheduler.kv.pool.retire(result.launch)
-        vocab_tokens, now_ms = self._capabilities.vocab_tokens, completion.completed_ms
+        now_ms = completion.completed_ms
+        check_rows(opened.plan.rows, result.rows, vocab_tokens=self._capabilities.vocab_tokens)
         for sequence, row, row_result in zip(opened.sequences, opened.plan.rows, result.rows, strict=True):
-            check_row(row, row_result, vocab_tokens=vocab_tokens)
             if sequence.slot != row.slot or sequence.generation != row.generation:
                 self._ledger.late_results += 1
                 continue

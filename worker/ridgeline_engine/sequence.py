@@ -11,7 +11,7 @@ from ridgeline_engine.policy.accounts import TenantAccount
 from ridgeline_engine.policy.ranks import Rank
 from ridgeline_engine.prefix_cache import CachedBlock
 from ridgeline_engine.request import Counts, EngineClocks, Request
-from ridgeline_engine.seam import Generation, SlotId, TokenRef
+from ridgeline_engine.seam import Generation, LaunchId, SlotId
 
 
 class SequenceState(StrEnum):
@@ -76,8 +76,8 @@ class Sequence:
     """The same, once the open launches complete."""
     pending_tokens: int = 0
     """Tokens that open launches sample for it: its text goes on behind them, but nobody knows them yet."""
-    newest_pending: TokenRef | None = None
-    """Where the last of them will be found."""
+    newest_pending: tuple[LaunchId, int] | None = None
+    """Launch and row that sample the last of them: a `TokenRef` in the making, which few rows need."""
     delivered_tokens: int = 0
     """Of its output, what rows were given for, earlier attempts' included."""
     tables: dict[GroupId, GroupTable] = field(default_factory=dict)

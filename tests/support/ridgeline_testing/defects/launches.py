@@ -16,14 +16,14 @@ LAUNCHES: tuple[Defect, ...] = (
     ),
     Defect(
         "the generation of an answer is not looked at",
-        "ridgeline_engine.commit:check_row",
+        "ridgeline_engine.commit:check_rows",
         "if row.slot != result.slot or row.generation != result.generation:",
         "if row.slot != result.slot:",
         f"{_COMPLETION_TESTS}::test_an_answer_for_another_owner_or_slot_stops_the_engine[an-earlier-owner]",
     ),
     Defect(
         "rows are taken in the order of the answer whatever slot they name",
-        "ridgeline_engine.commit:check_row",
+        "ridgeline_engine.commit:check_rows",
         "if row.slot != result.slot or row.generation != result.generation:",
         "if False:",
         f"{_COMPLETION_TESTS}::test_an_answer_for_another_owner_or_slot_stops_the_engine[rows-swapped]",
@@ -74,7 +74,7 @@ LAUNCHES: tuple[Defect, ...] = (
     Defect(
         "a row in flight samples at the position of the one before",
         "ridgeline_engine.drafting:StepDraft._add",
-        "len(sequence.tokens) + sequence.pending_tokens - sequence.prompt_tokens",
+        "len(sequence.tokens) + pending - sequence.prompt_tokens",
         "len(sequence.tokens) - sequence.prompt_tokens",
         f"{_ASYNC_TESTS}::test_the_next_step_is_handed_over_before_the_last_one_is_known",
     ),
