@@ -34,6 +34,10 @@ class NullExecutor:
         return (_GROUP,)
 
     @property
+    def host_blocks(self) -> Mapping[GroupId, int]:
+        return {}
+
+    @property
     def kv_blocks(self) -> Mapping[GroupId, int]:
         return {_GROUP.group: BLOCKS}
 

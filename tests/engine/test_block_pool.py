@@ -1,6 +1,6 @@
 """Blocks: each in one place, held by count, handed out oldest first, never while a launch may touch them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import settings
@@ -24,9 +24,9 @@ G0, G1 = GroupId(0), GroupId(1)
 
 
 def _pool(blocks: int = 4, *, evicted: list[BlockId] | None = None) -> BlockPool:
-    def on_evict(group: GroupId, blocks: Sequence[BlockId]) -> None:
+    def on_evict(blocks: Mapping[GroupId, Sequence[BlockId]]) -> None:
         if evicted is not None:
-            evicted.extend(blocks)
+            evicted.extend(blocks[G0])
 
     return BlockPool({G0: blocks}, on_evict=on_evict)
 
@@ -111,7 +111,7 @@ def test_a_quarantined_block_can_be_hit() -> None:
 
 
 def test_allocation_is_for_all_groups_or_none() -> None:
-    pool = BlockPool({G0: 4, G1: 1}, on_evict=lambda group, blocks: None)
+    pool = BlockPool({G0: 4, G1: 1}, on_evict=lambda blocks: None)
     assert not pool.can_allocate({G0: 1, G1: 2})
     with pytest.raises(InvariantError):
         pool.allocate({G0: 1, G1: 2})
@@ -144,10 +144,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.hittable: set[tuple[GroupId, BlockId]] = set()
         self.launched = self.retired = 0
 
-    def _on_evict(self, group: GroupId, blocks: Sequence[BlockId]) -> None:
-        for block in blocks:
-            assert (group, block) not in self.holders
-            self.hittable.remove((group, block))
+    def _on_evict(self, evicted: Mapping[GroupId, Sequence[BlockId]]) -> None:
+        for group, blocks in evicted.items():
+            for block in blocks:
+                assert (group, block) not in self.holders
+                self.hittable.remove((group, block))
 
     @rule(target=tables, group=st.sampled_from([G0, G1]), count=st.integers(1, 4))
     def allocate(self, group: GroupId, count: int) -> object:

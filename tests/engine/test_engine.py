@@ -242,8 +242,8 @@ def test_a_fault_of_one_row_fails_that_request_alone_and_its_kv_is_not_hit(bench
     bench.executor.faults.clear()
     again = bench.submit("again", (*PROMPT[:32], 9), GREEDY)
     bench.run()
-    # Block 0 is still known from the good request; block 1 came from the bad one alone.
-    assert bench.finish(again).counts.cached_tokens == 16
+    # Block 0 was the good request's, but the bad one had read it: it may be what was wrong.
+    assert bench.finish(again).counts.cached_tokens == 0
 
 
 def test_a_chunked_prompt_that_faults_late_leaves_no_block_in_the_cache(make_bench: MakeBench) -> None:

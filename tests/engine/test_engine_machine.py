@@ -39,6 +39,8 @@ GROUPS = {
     "two": (kv_group(0), kv_group(1)),
     "mixed": (kv_group(0), kv_group(1, block_tokens=32)),
     "odd": (kv_group(0, block_tokens=48), kv_group(1, block_tokens=32)),
+    "window beside full": (kv_group(0), kv_group(1, window_tokens=20)),
+    "windows alone": (kv_group(0, window_tokens=40), kv_group(1, block_tokens=32, window_tokens=33)),
 }
 SHARED = tuple((17 * index) % 40 for index in range(70))
 CONTEXT_TOKENS = 120
@@ -67,6 +69,8 @@ class EngineMachine(RuleBasedStateMachine):
         target_ms=st.sampled_from([None, 0.1, 4.0]),
         caching=st.booleans(),
         overlap=st.sampled_from(AsyncScheduling),
+        host_blocks=st.sampled_from([0, 3, 12]),
+        preemption=st.sampled_from(["auto", "recompute", "swap", "swap", "wait"]),
     )
     def start(
         self,
@@ -78,11 +82,14 @@ class EngineMachine(RuleBasedStateMachine):
         target_ms: float | None,
         caching: bool,
         overlap: AsyncScheduling,
+        host_blocks: int,
+        preemption: str,
     ) -> None:
         self.clock = VirtualClock()
         self.executor = FakeExecutor(
             self.clock,
             blocks=blocks,
+            host_blocks=host_blocks,
             groups=GROUPS[groups],
             max_batch=batch,
             max_context_tokens=CONTEXT_TOKENS,
@@ -96,11 +103,15 @@ class EngineMachine(RuleBasedStateMachine):
                 min_chunk_tokens=chunk,
                 tpot_target_ms=target_ms,
                 prefix_cache=caching,
+                preemption=preemption,
+                host_copy_bytes_per_ms=1e6,
                 coefficients=FAKE_STEP,
                 async_scheduling=overlap,
             ),
         )
-        self.limit = min(CONTEXT_TOKENS, blocks * min(each.block_tokens for each in GROUPS[groups]) + 1)
+        # Any of these pools holds a window and a block more: only full groups bound a text.
+        full = [each.block_tokens for each in GROUPS[groups] if each.window_tokens is None]
+        self.limit = min(CONTEXT_TOKENS, blocks * min(full, default=CONTEXT_TOKENS) + 1)
         self.expected: dict[tuple[RequestKey, int], Expected] = {}
         self.arrivals = 0
         self.mirror: set[tuple[GroupId, BlockHash]] = set()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from ridgeline_contracts.ids import TenantId
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.kv_manager import KVManager, KVStart
+from ridgeline_engine.kv_manager import KVManager
+from ridgeline_engine.kv_search import KVStart
 from ridgeline_engine.policy.output_lengths import OutputLengths
 from ridgeline_engine.policy.preemption_log import PreemptionCause
 from ridgeline_engine.request import PriorityClass
@@ -211,7 +212,7 @@ class FakeSwapKV(KVManager):
 
     def swap_in(self, sequence: Sequence, slot: SlotId) -> list[BlockAppend]:
         _, computed = self.on_host.pop(sequence)
-        appends, _ = self.admit(sequence, KVStart(0, {}, {}, {}), slot)
+        appends = self.admit(sequence, KVStart.nothing(), slot)
         sequence.computed_tokens = sequence.planned_tokens = computed
         return appends
 

@@ -9,11 +9,29 @@ from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId
 from ridgeline_engine.kv_events import KVEvicted, KVStored
-from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache
+from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache, pack_tokens
 
 G0 = GroupId(0)
 SCOPE = HashScope(b"tenant-a", "weights-1")
 TOKENS = tuple(range(48))
+
+
+def _cache(block_tokens: int, *, blocks: int = 4_000, blocks_behind: int | None = None) -> PrefixCache:
+    return PrefixCache(G0, block_tokens, blocks=blocks, blocks_behind=blocks_behind)
+
+
+def _entry(
+    block_hash: BlockHash,
+    block: int,
+    tokens: tuple[int, ...],
+    scope: HashScope = SCOPE,
+    parent: CachedBlock | None = None,
+) -> CachedBlock:
+    return CachedBlock(block_hash, BlockId(block), pack_tokens(tokens), scope, parent)
+
+
+def _forget(cache: PrefixCache, *blocks: int) -> KVEvicted | None:
+    return cache.forget(cache.entries(map(BlockId, blocks)))
 
 
 def _store(
@@ -22,19 +40,19 @@ def _store(
     parent: CachedBlock | None = None
     for index, block_hash in enumerate(block_hashes(scope, tokens, block_tokens=cache.block_tokens)):
         step = cache.block_tokens
-        entry = CachedBlock(
-            block_hash, BlockId(first_block + index), tokens[index * step : (index + 1) * step], scope, parent
+        entry = _entry(
+            block_hash, first_block + index, tokens[index * step : (index + 1) * step], scope, parent
         )
         parent = cache.store(entry)
 
 
 def _hit(cache: PrefixCache, tokens: tuple[int, ...], scope: HashScope = SCOPE) -> list[int]:
     hashes = block_hashes(scope, tokens, block_tokens=cache.block_tokens)
-    return [entry.block for entry in cache.find(scope, tokens, hashes)]
+    return [entry.block for entry in cache.find(scope, pack_tokens(tokens), hashes)]
 
 
 def test_the_longest_stored_prefix_is_hit() -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     _store(cache, TOKENS)
     assert _hit(cache, TOKENS) == [0, 1, 2]
     assert _hit(cache, (*TOKENS[:40], 7, 7, 7)) == [0, 1]
@@ -50,23 +68,23 @@ def test_the_longest_stored_prefix_is_hit() -> None:
     ],
 )
 def test_another_scope_is_never_hit(other: HashScope) -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     _store(cache, TOKENS)
     assert _hit(cache, TOKENS, other) == []
     # Not even by a query that brings this scope's hashes.
     hashes = block_hashes(SCOPE, TOKENS, block_tokens=16)
-    assert cache.find(other, TOKENS, hashes) == []
+    assert cache.find(other, pack_tokens(TOKENS), hashes) == []
 
 
 def test_larger_blocks_are_indexed_by_every_kth_hash() -> None:
-    cache = PrefixCache(G0, 32)
+    cache = _cache(32)
     _store(cache, TOKENS)
     assert len(cache) == 1
     assert _hit(cache, TOKENS) == [0]
 
 
 def test_equal_blocks_are_indexed_once() -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     _store(cache, TOKENS)
     _store(cache, (*TOKENS, *range(16)), first_block=10)
     assert _hit(cache, (*TOKENS, *range(16))) == [0, 1, 2, 13]
@@ -74,43 +92,43 @@ def test_equal_blocks_are_indexed_once() -> None:
 
 
 def test_a_forced_collision_of_hashes_does_not_cross() -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     same = BlockHash(b"0123456789abcdef")
     mine, theirs = tuple(range(16)), tuple(range(100, 116))
-    assert cache.store(CachedBlock(same, BlockId(0), mine, SCOPE, None)) is not None
-    assert cache.store(CachedBlock(same, BlockId(1), theirs, SCOPE, None)) is None
-    assert [entry.block for entry in cache.find(SCOPE, mine, [same])] == [0]
-    assert cache.find(SCOPE, theirs, [same]) == []
+    assert cache.store(_entry(same, 0, mine, SCOPE, None)) is not None
+    assert cache.store(_entry(same, 1, theirs, SCOPE, None)) is None
+    assert [entry.block for entry in cache.find(SCOPE, pack_tokens(mine), [same])] == [0]
+    assert cache.find(SCOPE, pack_tokens(theirs), [same]) == []
     cache.check()
 
 
 def test_a_tail_is_not_hit_behind_a_head_that_took_the_hash_of_its_own() -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     head_hash, tail_hash = BlockHash(b"h" * 16), BlockHash(b"t" * 16)
     mine, theirs, tail = tuple(range(16)), tuple(range(50, 66)), tuple(range(16, 32))
-    head = cache.store(CachedBlock(head_hash, BlockId(0), mine, SCOPE, None))
-    cache.store(CachedBlock(tail_hash, BlockId(1), tail, SCOPE, head))
-    cache.forget([BlockId(0)])
-    cache.store(CachedBlock(head_hash, BlockId(2), theirs, SCOPE, None))
-    found = cache.find(SCOPE, (*theirs, *tail), [head_hash, tail_hash])
+    head = cache.store(_entry(head_hash, 0, mine, SCOPE, None))
+    cache.store(_entry(tail_hash, 1, tail, SCOPE, head))
+    _forget(cache, 0)
+    cache.store(_entry(head_hash, 2, theirs, SCOPE, None))
+    found = cache.find(SCOPE, pack_tokens((*theirs, *tail)), [head_hash, tail_hash])
     assert [entry.block for entry in found] == [2]
 
 
 def test_a_tail_is_hit_again_once_its_head_was_computed_again() -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     _store(cache, TOKENS)
-    cache.forget([BlockId(0)])
+    _forget(cache, 0)
     assert _hit(cache, TOKENS) == []
     _store(cache, TOKENS[:16], first_block=9)
     assert _hit(cache, TOKENS) == [9, 1, 2]
 
 
 def test_what_is_forgotten_is_told_with_its_hashes() -> None:
-    cache = PrefixCache(G0, 16)
+    cache = _cache(16)
     _store(cache, TOKENS)
     hashes = block_hashes(SCOPE, TOKENS)
-    assert cache.forget([BlockId(1), BlockId(7)]) == KVEvicted((hashes[1],), G0)
-    assert cache.forget([BlockId(1)]) is None
+    assert _forget(cache, 1, 7) == KVEvicted((hashes[1],), G0)
+    assert _forget(cache, 1) is None
     assert cache.stored() == [
         KVStored(root_hash(SCOPE), (hashes[0],), G0),
         KVStored(hashes[1], (hashes[2],), G0),
@@ -119,15 +137,17 @@ def test_what_is_forgotten_is_told_with_its_hashes() -> None:
 
 def test_a_block_that_is_not_whole_is_a_bug() -> None:
     with pytest.raises(InvariantError, match="not whole"):
-        PrefixCache(G0, 16).store(CachedBlock(BlockHash(b"x" * 16), BlockId(0), (1,), SCOPE, None))
+        _cache(16).store(_entry(BlockHash(b"x" * 16), 0, (1,)))
 
 
 class CacheMachine(RuleBasedStateMachine):
     """Hashes of two values only, so that nearly everything collides; the truth is kept by block."""
 
+    BEHIND: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(G0, 1)
+        self.cache = _cache(1, blocks_behind=self.BEHIND)
         self.truth: dict[BlockId, tuple[HashScope, tuple[int, ...]]] = {}
         self.next_block = 0
 
@@ -138,46 +158,94 @@ class CacheMachine(RuleBasedStateMachine):
         # The length and the last bit of the sum of a prefix: siblings collide.
         return [BlockHash(bytes([end, sum(tokens[:end]) % 2])) for end in range(1, len(tokens) + 1)]
 
+    def _block_of(self, scope: HashScope, text: tuple[int, ...]) -> BlockId | None:
+        return next((block for block, known in self.truth.items() if known == (scope, text)), None)
+
     @rule(scope=scopes, tokens=texts)
     def store(self, scope: HashScope, tokens: tuple[int, ...]) -> None:
         parent: CachedBlock | None = None
-        for index, block_hash in enumerate(self._hashes(tokens)):
+        for end, block_hash in enumerate(self._hashes(tokens), start=1):
             block = BlockId(self.next_block)
             self.next_block += 1
-            entry = CachedBlock(block_hash, block, (tokens[index],), scope, parent)
+            entry = _entry(block_hash, block, tokens[end - 1 : end], scope, parent)
             parent = self.cache.store(entry)
             if parent is None:
                 return
             if parent is entry:
-                self.truth[block] = (scope, tokens[: index + 1])
+                assert self._block_of(scope, tokens[:end]) is None
+                self.truth[block] = (scope, tokens[:end])
+            else:
+                assert self.truth[parent.block] == (scope, tokens[:end])
+
+    @rule(choice=st.integers(0, 100), count=st.integers(1, 3))
+    def evict(self, choice: int, count: int) -> None:
+        start = choice % max(1, len(self.truth))
+        blocks = sorted(self.truth)[start : start + count]
+        _forget(self.cache, *blocks)
+        for block in blocks:
+            del self.truth[block]
 
     @rule(choice=st.integers(0, 100))
-    def evict(self, choice: int) -> None:
-        blocks = sorted(self.truth)
-        if blocks:
-            self.cache.forget([blocks[choice % len(blocks)]])
-            del self.truth[blocks[choice % len(blocks)]]
+    def try_to_evict(self, choice: int) -> None:
+        blocks = sorted(self.truth)[choice % max(1, len(self.truth)) :][:2]
+        entries = self.cache.entries(blocks)
+        self.cache.forget(entries)
+        self.cache.remember(entries)
+
+    @rule(choice=st.integers(0, 100))
+    def distrust(self, choice: int) -> None:
+        blocks = sorted(self.truth)[choice % max(1, len(self.truth)) :][:1]
+        gone = self.cache.with_descendants(blocks)
+        bases = [self.truth[block] for block in blocks]
+        assert {entry.block for entry in gone} == {
+            block
+            for block, (scope, text) in self.truth.items()
+            if any((scope, text[: len(base)]) == (base_scope, base) for base_scope, base in bases)
+        }
 
     @rule(scope=scopes, tokens=texts)
     def find(self, scope: HashScope, tokens: tuple[int, ...]) -> None:
-        for index, entry in enumerate(self.cache.find(scope, tokens, self._hashes(tokens))):
-            assert self.truth[entry.block] == (scope, tokens[: index + 1])
+        blocks = [self._block_of(scope, tokens[:end]) for end in range(1, len(tokens) + 1)]
+        packed, hashes = pack_tokens(tokens), self._hashes(tokens)
+        found = [entry.block for entry in self.cache.find(scope, packed, hashes)]
+        assert found == blocks[: (*blocks, None).index(None)]
+        scattered = self.cache.find_scattered(scope, packed, hashes)
+        assert [None if entry is None else entry.block for entry in scattered] == blocks
+
+    def _reachable(self) -> set[BlockId]:
+        """By trying each cached text as the end of a hit."""
+        reachable: set[BlockId] = set()
+        for scope, text in self.truth.values():
+            first = 0 if self.BEHIND is None else max(0, len(text) - self.BEHIND)
+            needed = [self._block_of(scope, text[:end]) for end in range(first + 1, len(text) + 1)]
+            if None not in needed:
+                reachable.update(block for block in needed if block is not None)
+        return reachable
 
     @invariant()
     def indexes_agree(self) -> None:
         self.cache.check()
         assert set(self.cache.blocks()) == set(self.truth)
+        assert {entry.block for entry in self.cache.stranded()} == set(self.truth) - self._reachable()
 
 
-def test_colliding_hashes_never_give_another_prompts_block() -> None:
+class WindowCacheMachine(CacheMachine):
+    BEHIND = 2
+
+
+@pytest.mark.parametrize("machine", [CacheMachine, WindowCacheMachine])
+def test_colliding_hashes_never_give_another_prompts_block(machine: type[CacheMachine]) -> None:
     run_state_machine_as_test(
-        CacheMachine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
+        machine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
     )
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_colliding_hashes_never_give_another_prompts_block_in_long_histories() -> None:
+@pytest.mark.parametrize("machine", [CacheMachine, WindowCacheMachine])
+def test_colliding_hashes_never_give_another_prompts_block_in_long_histories(
+    machine: type[CacheMachine],
+) -> None:
     run_state_machine_as_test(
-        CacheMachine, settings=settings(max_examples=400, stateful_step_count=60, deadline=None)
+        machine, settings=settings(max_examples=400, stateful_step_count=60, deadline=None)
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.clock import VirtualClock
 from ridgeline_contracts.errors import InvariantError, Unsupported
@@ -85,6 +85,21 @@ requests = st.lists(
 )
 
 
+# The fourth comes back from a preemption with all but its last token cached: it decodes at once, but last in the step.
+@example(
+    asked=[
+        (1, 1, 0.0, False, PriorityClass.INTERACTIVE),
+        (49, 18, 0.0, False, PriorityClass.INTERACTIVE),
+        (6, 28, 0.0, True, PriorityClass.INTERACTIVE),
+        (44, 7, 0.0, False, PriorityClass.BATCH),
+        (44, 25, 0.0, False, PriorityClass.BATCH),
+    ],
+    blocks=11,
+    target_ms=4.0,
+    caching=True,
+    later=0,
+    groups=(kv_group(),),
+)
 @settings(max_examples=60, deadline=None)
 @given(
     asked=requests,
@@ -92,7 +107,13 @@ requests = st.lists(
     target_ms=st.sampled_from([None, 4.0, 30.0]),
     caching=st.booleans(),
     later=st.integers(0, 3),
-    groups=st.sampled_from([(kv_group(),), (kv_group(), kv_group(1, block_tokens=32))]),
+    groups=st.sampled_from(
+        [
+            (kv_group(),),
+            (kv_group(), kv_group(1, block_tokens=32)),
+            (kv_group(), kv_group(1, window_tokens=20)),
+        ]
+    ),
 )
 def test_at_once_or_one_by_one_it_is_the_same(
     asked: list[tuple[int, int, float, bool, PriorityClass]],

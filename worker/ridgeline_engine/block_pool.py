@@ -3,8 +3,12 @@
 A free block that still holds hittable KV is *kept*: it is handed out only when no blank block is left, the
 least recently freed first. A block that was freed while a launch might still touch it is *quarantined* until
 that launch has completed. Both can be taken back by a prefix hit.
+
+Kept and quarantined blocks stand in ordered dicts: a hit takes them out of the middle, and the oldest is found
+at once (a plain dict would walk over all that was deleted at its front).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,8 +18,9 @@ from ridgeline_contracts.kv import BlockId, GroupId
 
 from ridgeline_engine.seam import LaunchId
 
-OnEvict: TypeAlias = Callable[[GroupId, Sequence[BlockId]], None]
-"""Told of kept blocks, oldest first, whose KV is about to be overwritten."""
+OnEvict: TypeAlias = Callable[[Mapping[GroupId, Sequence[BlockId]]], None]
+"""Told of kept blocks of all groups, oldest first, whose KV is about to be overwritten. If it raises it must have
+changed nothing, and nothing is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +37,77 @@ class BlockCounts:
 
 @dataclass(slots=True)
 class _Group:
-    total: int
     holders: list[int]
     """By block: how many tables name it."""
     blank: list[BlockId]
     """Free, nothing worth keeping inside; taken from the end."""
-    kept: dict[BlockId, None] = field(default_factory=dict)
-    """Free but hittable, least recently freed first: a dict, because a hit takes blocks out of the middle."""
-    quarantined: dict[BlockId, LaunchId] = field(default_factory=dict)
+    hittable: bytearray
+    """By block: 1 where the prefix cache names it, wherever it is."""
+    kept: OrderedDict[BlockId, None] = field(default_factory=OrderedDict)
+    """Free but hittable, least recently freed first."""
+    quarantined: OrderedDict[BlockId, LaunchId] = field(default_factory=OrderedDict)
     """Waiting for that launch; in the order of freeing, which is also the order of launches."""
-    hittable: set[BlockId] = field(default_factory=set)
-    """Blocks that the prefix cache names, wherever they are."""
 
     @property
     def free(self) -> int:
         return len(self.blank) + len(self.kept)
 
     def put_back(self, block: BlockId) -> None:
-        if block in self.hittable:
+        if self.hittable[block]:
             self.kept[block] = None
         else:
             self.blank.append(block)
+
+
+class _Take:
+    """What one group gives in one `acquire`: chosen first, then done, undone if anything was raised."""
+
+    def __init__(self, found: _Group, sharing: Sequence[BlockId], count: int) -> None:
+        """Raises InvariantError for a block to share in which nothing is."""
+        for block in sharing:
+            if found.holders[block] == 0 and not found.hittable[block]:
+                raise InvariantError(f"block {block} was shared, but nothing is in it")
+        self._found = found
+        self._holders = [(block, found.holders[block]) for block in sharing]
+        self._fences = {block: found.quarantined[block] for block in sharing if block in found.quarantined}
+        self._left = max(0, len(found.blank) - count)
+        self._blank = found.blank[self._left :]
+        wanted = set(sharing)
+        kept = (block for block in found.kept if block not in wanted)
+        self.evicted = [block for block, _ in zip(kept, range(count - len(self._blank)), strict=False)]
+        self.taken = (*reversed(self._blank), *self.evicted)
+
+    def do(self) -> None:
+        found = self._found
+        for block, held in self._holders:
+            if held == 0 and found.quarantined.pop(block, None) is None:
+                del found.kept[block]
+            found.holders[block] = held + 1
+        del found.blank[self._left :]
+        for block in self.evicted:
+            del found.kept[block]
+            found.hittable[block] = 0
+        for block in self.taken:
+            found.holders[block] = 1
+
+    def undo(self) -> None:
+        """Right wherever `do` stopped. Kept blocks that were to be shared count as just freed."""
+        found = self._found
+        for block in self.taken:
+            found.holders[block] = 0
+        found.blank[self._left :] = self._blank
+        for block in reversed(self.evicted):
+            found.hittable[block] = 1
+            found.kept[block] = None
+            found.kept.move_to_end(block, last=False)
+        for block, held in reversed(self._holders):
+            found.holders[block] = held
+            if held == 0 and block in self._fences:
+                found.quarantined[block] = self._fences[block]
+            elif held == 0:
+                found.kept[block] = None
+        if self._fences:
+            found.quarantined = OrderedDict(sorted(found.quarantined.items(), key=lambda item: item[1]))
 
 
 class BlockPool:
@@ -60,15 +115,15 @@ class BlockPool:
 
     def __init__(self, blocks: Mapping[GroupId, int], *, on_evict: OnEvict) -> None:
         self._groups = {
-            group: _Group(total, [0] * total, [BlockId(block) for block in reversed(range(total))])
+            group: _Group([0] * total, [BlockId(block) for block in reversed(range(total))], bytearray(total))
             for group, total in blocks.items()
         }
         self._on_evict = on_evict
 
     def counts(self, group: GroupId) -> BlockCounts:
         found = self._groups[group]
-        held = found.total - found.free - len(found.quarantined)
-        return BlockCounts(found.total, held, found.free, len(found.kept), len(found.quarantined))
+        total, free, quarantined = len(found.holders), found.free, len(found.quarantined)
+        return BlockCounts(total, total - free - quarantined, free, len(found.kept), quarantined)
 
     @property
     def has_quarantined(self) -> bool:
@@ -81,61 +136,66 @@ class BlockPool:
 
     def is_hittable(self, group: GroupId, block: BlockId) -> bool:
         """Whether the prefix cache names this block."""
-        return block in self._groups[group].hittable
+        return self._groups[group].hittable[block] == 1
 
     def can_allocate(
         self, need: Mapping[GroupId, int], *, sharing: Mapping[GroupId, Sequence[BlockId]] | None = None
     ) -> bool:
-        """Whether `need` blocks of each group are free, after the free ones among `sharing` were taken by
-        `share`."""
+        """Whether `need` blocks of each group are free besides those of `sharing`."""
         for group, count in need.items():
             found = self._groups[group]
-            taken = sum(1 for block in (sharing or {}).get(group, ()) if block in found.kept)
+            taken = sum(1 for block in sharing.get(group, ()) if block in found.kept) if sharing else 0
             if count > found.free - taken:
                 return False
         return True
 
-    def allocate(self, need: Mapping[GroupId, int]) -> dict[GroupId, tuple[BlockId, ...]]:
-        """Takes blocks of every group or, raising InvariantError, of none: ask `can_allocate` before."""
-        if not self.can_allocate(need):
-            raise InvariantError(f"blocks {dict(need)} were taken without asking whether they are free")
-        return {group: self._take(group, count) for group, count in need.items()}
+    def acquire(
+        self, need: Mapping[GroupId, int], *, sharing: Mapping[GroupId, Sequence[BlockId]] | None = None
+    ) -> dict[GroupId, tuple[BlockId, ...]]:
+        """Adds a holder to each block of `sharing` and takes `need` new ones: in all groups or, whatever is
+        raised on the way, in none.
 
-    def _take(self, group: GroupId, count: int) -> tuple[BlockId, ...]:
-        found = self._groups[group]
-        taken = [found.blank.pop() for _ in range(min(count, len(found.blank)))]
-        evicted = [block for block, _ in zip(found.kept, range(count - len(taken)), strict=False)]
-        for block in evicted:
-            del found.kept[block]
-            found.hittable.remove(block)
-        if evicted:
-            self._on_evict(group, evicted)
-        taken += evicted
-        for block in taken:
-            found.holders[block] = 1
-        return tuple(taken)
+        Blocks to share are held, kept or hittable in quarantine. Raises InvariantError where blocks lack: ask
+        `can_allocate` before.
+        """
+        shared = {} if sharing is None else sharing
+        if any(count < 0 for count in need.values()) or not self.can_allocate(need, sharing=shared):
+            raise InvariantError(f"blocks {dict(need)} were taken without asking whether they are free")
+        takes = {
+            group: _Take(self._groups[group], shared.get(group, ()), need.get(group, 0))
+            for group in (*need, *(group for group in shared if group not in need))
+        }
+        try:
+            for take in takes.values():
+                take.do()
+            evicted = {group: take.evicted for group, take in takes.items() if take.evicted}
+            if evicted:
+                self._on_evict(evicted)
+        except BaseException:
+            for take in takes.values():
+                take.undo()
+            raise
+        return {group: takes[group].taken for group in need}
+
+    def allocate(self, need: Mapping[GroupId, int]) -> dict[GroupId, tuple[BlockId, ...]]:
+        """`acquire` of new blocks alone."""
+        return self.acquire(need)
 
     def share(self, group: GroupId, blocks: Sequence[BlockId]) -> None:
-        """Adds a holder to blocks that are held, kept or hittable in quarantine."""
-        found = self._groups[group]
-        for block in blocks:
-            if found.holders[block] == 0:
-                if block not in found.hittable:
-                    raise InvariantError(f"block {block} of group {group} was shared, but nothing is in it")
-                if found.quarantined.pop(block, None) is None:
-                    del found.kept[block]
-            found.holders[block] += 1
+        """`acquire` of blocks that are there."""
+        self.acquire({}, sharing={group: blocks})
 
     def release(self, group: GroupId, blocks: Sequence[BlockId], *, fence: LaunchId | None) -> None:
-        """Takes one holder off each block of a table, given head first.
+        """Takes one holder off each block of a table, given head first; of none where it raises InvariantError.
 
         `fence` is the newest launch that may still touch them. Tails are freed before heads, so that they are
         also evicted first: a head without its tail is still a hit, a tail without its head is none.
         """
         found = self._groups[group]
-        for block in reversed(blocks):
+        for block in blocks:
             if found.holders[block] <= 0:
                 raise InvariantError(f"block {block} of group {group} was released twice")
+        for block in reversed(blocks):
             found.holders[block] -= 1
             if found.holders[block] == 0:
                 if fence is None:
@@ -143,24 +203,34 @@ class BlockPool:
                 else:
                     found.quarantined[block] = fence
 
+    def touch(self, group: GroupId, block: BlockId, *, fence: LaunchId | None) -> None:
+        """A free hittable block counts as just freed, after whatever was released with this fence."""
+        found = self._groups[group]
+        if fence is None:
+            if block in found.kept:
+                found.kept.move_to_end(block)
+        elif found.holders[block] == 0:
+            found.kept.pop(block, None)
+            found.quarantined[block] = fence
+            found.quarantined.move_to_end(block)
+
     def retire(self, launch: LaunchId) -> None:
         """Launches up to and including `launch` have completed: nothing of theirs touches a block any
         more."""
         for found in self._groups.values():
-            done = [block for block, fence in found.quarantined.items() if fence <= launch]
-            for block in done:
+            while found.quarantined:
+                block, fence = next(iter(found.quarantined.items()))
+                if fence > launch:
+                    break
                 del found.quarantined[block]
                 found.put_back(block)
 
     def set_hittable(self, group: GroupId, block: BlockId, hittable: bool) -> None:
         """The prefix cache starts or stops naming a block."""
         found = self._groups[group]
-        if hittable:
-            if found.holders[block] == 0:
-                raise InvariantError(f"block {block} of group {group} became hittable while nobody held it")
-            found.hittable.add(block)
-            return
-        found.hittable.discard(block)
+        if hittable and found.holders[block] == 0:
+            raise InvariantError(f"block {block} of group {group} became hittable while nobody held it")
+        found.hittable[block] = hittable
         if block in found.kept:
             del found.kept[block]
             found.blank.append(block)
@@ -168,15 +238,15 @@ class BlockPool:
     def check(self) -> None:
         """Raises InvariantError unless every block is in exactly one place and every mark is consistent."""
         for group, found in self._groups.items():
-            held = {BlockId(block) for block, count in enumerate(found.holders) if count > 0}
+            held = [block for block, count in enumerate(found.holders) if count > 0]
             places = [*held, *found.blank, *found.kept, *found.quarantined]
-            if sorted(places) != list(range(found.total)):
+            if sorted(places) != list(range(len(found.holders))):
                 raise InvariantError(f"group {group}: blocks lost or in two places: {sorted(places)}")
             if min(found.holders, default=0) < 0:
                 raise InvariantError(f"group {group}: a negative count of holders")
-            if not found.hittable.isdisjoint(found.blank):
+            if any(found.hittable[block] for block in found.blank):
                 raise InvariantError(f"group {group}: a hittable block counts as blank")
-            if not found.hittable.issuperset(found.kept):
+            if not all(found.hittable[block] for block in found.kept):
                 raise InvariantError(f"group {group}: a kept block that no hit can reach")
             fences = list(found.quarantined.values())
             if fences != sorted(fences):

@@ -60,9 +60,11 @@ class Engine:
             executor.kv_blocks,
             prefix_cache=settings.prefix_cache,
             event_buffer=settings.kv_event_buffer,
+            host_blocks=executor.host_blocks,
         )
         # The last token of a text is sampled, never stored: hence the 1.
-        sequence_tokens = min(self._capabilities.max_context_tokens, kv.capacity_tokens + 1)
+        context_tokens = self._capabilities.max_context_tokens
+        sequence_tokens = kv.longest_tokens(at_most=context_tokens - 1) + 1
         self._limits = Limits(self._capabilities, sequence_tokens, MAX_CHOICES)
         self._scheduler = Scheduler(
             kv, Slots(self._capabilities.max_batch), settings, longest_tokens=sequence_tokens
@@ -159,6 +161,7 @@ class Engine:
         if not draft.rows:
             return False
         release = self._scheduler.slots.drain_releases()
+        draft.copies += self._scheduler.kv.drain_copies(draft.launch)
         self._fail(pipeline.start(draft, self.step_model, release=release, started_ms=started_ms))
         return True
 
@@ -273,7 +276,7 @@ class Engine:
     def _commit(self, completion: Completion) -> None:
         opened, result = completion.opened, completion.result
         self._scheduler.slots.retire(result.launch)
-        self._scheduler.kv.pool.retire(result.launch)
+        self._scheduler.kv.retire(result.launch)
         now_ms = completion.completed_ms
         check_rows(opened.plan.rows, result.rows, vocab_tokens=self._capabilities.vocab_tokens)
         for sequence, row, row_result in zip(opened.sequences, opened.plan.rows, result.rows, strict=True):
@@ -298,7 +301,7 @@ class Engine:
             self._outbox.end(sequence, FinishReason.ERROR, error)
             return
         kept, reason = accept(sequence, row, result, now_ms=now_ms)
-        self._scheduler.kv.store(sequence)
+        self._scheduler.kv.store(sequence, fence=self._pipeline.fence)
         if kept:
             self._outbox.deliver(sequence, result, kept, reason)
 

@@ -1,33 +1,34 @@
-"""The KV of sequences: block pool, prefix caches and their events as one thing."""
+"""The KV of sequences: block pool, prefix caches, host pool and their events as one thing.
+
+A full group holds a block for every token of a sequence. A window group holds what its queries can still see:
+blocks whose last token is older than the window for every position still to be computed are given back while
+the sequence runs, and tables grow by chunks.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import lcm
+from math import inf
 
-from ridgeline_contracts.errors import InvariantError, Unsupported
-from ridgeline_contracts.kv import BlockId, GroupId, KVGroup, KVKind
+from ridgeline_contracts.errors import Unsupported
+from ridgeline_contracts.kv import GroupId, KVGroup, KVKind
 
-from ridgeline_engine.block_pool import BlockPool
-from ridgeline_engine.kv_events import KVCleared, KVEventLog, KVStored
-from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache
-from ridgeline_engine.seam import BlockAppend, BlockCopy, CopyKind, LaunchId, SlotId
-from ridgeline_engine.sequence import GroupTable
+from ridgeline_engine.block_pool import BlockCounts, BlockPool
+from ridgeline_engine.host_pool import HostPool
+from ridgeline_engine.kv_check import check_kv, held_tokens
+from ridgeline_engine.kv_events import KVEventLog
+from ridgeline_engine.kv_index import KVIndex
+from ridgeline_engine.kv_search import KVStart, PrefixSearch
+from ridgeline_engine.kv_tables import GroupTable, blocks_ahead, blocks_at_once, first_seen_block
+from ridgeline_engine.pending_prefix import PendingPrefixes
+from ridgeline_engine.prefix_cache import CachedBlock
+from ridgeline_engine.seam import ABSENT_BLOCK, BlockAppend, BlockCopy, CopyKind, LaunchId, SlotId
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
 
-@dataclass(frozen=True, slots=True)
-class KVStart:
-    """KV that is there before a sequence runs: whole blocks to share, and in a fork one block a group to
-    copy."""
-
-    tokens: int
-    shared: Mapping[GroupId, tuple[BlockId, ...]]
-    last_stored: Mapping[GroupId, CachedBlock]
-    copied: Mapping[GroupId, BlockId]
-
-
 class KVManager:
-    """Block tables of all sequences. Not thread-safe."""
+    """Block tables of all sequences. Not thread-safe.
+
+    Copies (copy-on-write of forks, swaps) queue here in the order decided, until a plan takes them along.
+    """
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class KVManager:
         *,
         prefix_cache: bool,
         event_buffer: int,
+        host_blocks: Mapping[GroupId, int] | None = None,
     ) -> None:
         for group in groups:
             if group.kind is KVKind.RECURRENT:
@@ -43,86 +45,115 @@ class KVManager:
                     f"KV group {group.group} is recurrent: this engine pages keys and values only"
                 )
         self.groups = tuple(groups)
-        self.pool = BlockPool({group.group: blocks[group.group] for group in groups}, on_evict=self._evict)
-        self.events = KVEventLog(event_buffer, snapshot=self._stored)
-        self._caches = {group.group: PrefixCache(group.group, group.block_tokens) for group in groups}
+        self.pool = BlockPool(
+            {group.group: blocks[group.group] for group in groups},
+            on_evict=lambda evicted: self._index.evict(evicted),
+        )
+        self._index = KVIndex(self.groups, blocks, self.pool, event_buffer=event_buffer)
         self._caching = prefix_cache
-        self._hit_granule_tokens = lcm(*(group.block_tokens for group in groups))
+        self._search = PrefixSearch(groups, self._index.caches)
+        self._pending = PendingPrefixes()
+        self._host = HostPool(groups, host_blocks or {})
+        self._copies: list[BlockCopy] = []
+
+    def longest_tokens(self, *, at_most: int) -> int:
+        """Tokens of one sequence that has the whole pool to itself, but at most `at_most`."""
+        for group in self.groups:
+            total, enough = self.pool.counts(group.group).total, blocks_at_once(group)
+            if enough is None or total < enough:
+                at_most = min(at_most, total * group.block_tokens)
+        return at_most
+
+    def capacity_tokens(self, *, longest_tokens: int) -> int:
+        """Tokens of all sequences together, none longer than `longest_tokens`: in a window group, of as many as
+        have room for their windows."""
+        return min(
+            total * group.block_tokens
+            if enough is None or total < enough
+            else total // enough * longest_tokens
+            for group in self.groups
+            for total, enough in [(self.pool.counts(group.group).total, blocks_at_once(group))]
+        )
 
     @property
-    def capacity_tokens(self) -> int:
-        """Tokens of one sequence that has the whole pool to itself."""
-        return min(self.pool.counts(group.group).total * group.block_tokens for group in self.groups)
+    def events(self) -> KVEventLog:
+        """What changed in the prefix caches."""
+        return self._index.events
+
+    def stranded_bytes(self) -> int:
+        """KV that is kept and that no hit can reach. Of full groups 0 by the order in which blocks are freed;
+        for window groups this looks through their index."""
+        return self._index.stranded_bytes()
 
     def find(self, sequence: EngineSequence) -> KVStart:
         """The longest prefix that is cached in every group, without the last token: one must be computed."""
-        limit = len(sequence.tokens) - 1
-        found: dict[GroupId, list[CachedBlock]] = {}
-        tokens = limit if self._caching else 0
-        for group in self.groups if self._caching else ():
-            hashes = sequence.block_hashes(group.block_tokens, tokens=tokens)
-            found[group.group] = self._caches[group.group].find(sequence.scope, sequence.tokens, hashes)
-            tokens = min(tokens, len(found[group.group]) * group.block_tokens)
-        tokens -= tokens % self._hit_granule_tokens
-        hit = {
-            group.group: found[group.group][: tokens // group.block_tokens] for group in self.groups if tokens
-        }
-        return KVStart(
-            tokens,
-            shared={group: tuple(entry.block for entry in entries) for group, entries in hit.items()},
-            last_stored={group: entries[-1] for group, entries in hit.items()},
-            copied={},
-        )
+        return self._search.find(sequence) if self._caching else KVStart.nothing()
+
+    def awaits(self, sequence: EngineSequence, start: KVStart) -> bool:
+        """Whether a running sequence of an earlier rank is computing what comes right after `start`: once it is
+        through, that is hit as well. No longer when it ends or is preempted."""
+        if not self._caching:
+            return False
+        size = self.groups[0].block_tokens
+        hashes = sequence.block_hashes(size, tokens=len(sequence.tokens) - 1)
+        sequence.awaited_block = self._pending.last_awaited(sequence, hashes, found=start.tokens // size)
+        return sequence.awaited_block is not None
+
+    def still_awaits(self, sequence: EngineSequence) -> bool:
+        """`awaits` for the last answer that was yes, without another look into the caches."""
+        awaited = sequence.awaited_block
+        return awaited is not None and self._pending.owner(awaited) is not None
 
     def fork(self, sequence: EngineSequence, *, parent: EngineSequence) -> KVStart:
         """The prompt of a sibling that has computed it: whole blocks shared, the block of the last token
-        copied.
+        copied. What `find` gives where the sibling's window has moved on.
 
         That last prompt token is run again by the fork, into its own copy, since each choice samples from it.
         """
         tokens = sequence.prompt_tokens - 1
-        shared, copied = {}, {}
+        shared, last, copied, present = {}, {}, {}, {}
         for group in self.groups:
-            blocks = parent.tables[group.group].blocks
+            mine, table = group.group, parent.tables[group.group]
             whole, rest = divmod(tokens, group.block_tokens)
-            shared[group.group] = tuple(blocks[:whole])
+            first = first_seen_block(group, tokens)
+            if first < table.dropped_blocks:
+                return self.find(sequence)
+            shared[mine], present[mine] = tuple(map(table.block, range(first, whole))), whole
             if rest:
-                copied[group.group] = blocks[whole]
-        return KVStart(tokens, shared, {}, copied)
+                copied[mine] = table.block(whole)
+            linked = table.linked_after(whole) if first else None
+            if linked is not None:
+                last[mine] = linked
+        return KVStart(tokens, shared, last, copied, present)
 
     def can_admit(self, sequence: EngineSequence, start: KVStart, *, reserve_blocks: int) -> bool:
-        """Whether all known tokens fit, leaving `reserve_blocks` of each group to sequences that run."""
+        """Whether all known tokens fit (in a window group: the first window of them), leaving `reserve_blocks`
+        of each group to sequences that run."""
         need = {group: count + reserve_blocks for group, count in self._missing(sequence, start).items()}
         return self.pool.can_allocate(need, sharing=start.shared)
 
-    def admit(
-        self, sequence: EngineSequence, start: KVStart, slot: SlotId
-    ) -> tuple[list[BlockAppend], list[BlockCopy]]:
-        """Builds the tables: what is shared, then new blocks for all known tokens. Ask `can_admit` before."""
-        missing = self._missing(sequence, start)
-        for group, blocks in start.shared.items():
-            self.pool.share(group, blocks)
-        new = self.pool.allocate(missing)
-        appends, copies = [], []
-        for group, blocks in new.items():
-            shared = start.shared.get(group, ())
-            last = start.last_stored.get(group)
-            stored = 0 if last is None else len(shared)
-            sequence.tables[group] = GroupTable([*shared, *blocks], stored, last)
-            appends.append(BlockAppend(slot, group, (*shared, *blocks)))
-            if group in start.copied:
-                copies.append(BlockCopy(CopyKind.ON_DEVICE, group, start.copied[group], blocks[0]))
-        sequence.computed_tokens = sequence.planned_tokens = start.tokens
-        sequence.capacity_tokens = self._capacity(sequence)
-        return appends, copies
+    def admit(self, sequence: EngineSequence, start: KVStart, slot: SlotId) -> list[BlockAppend]:
+        """Builds the tables: what is shared, then new blocks. Ask `can_admit` before."""
+        appends = self._build(sequence, start, slot)
+        for group, source in start.copied.items():
+            target = sequence.tables[group].block(start.present[group])
+            self._copies.append(BlockCopy(CopyKind.ON_DEVICE, group, source, target))
+        return appends
 
     def growth(self, sequence: EngineSequence, tokens: int) -> dict[GroupId, int]:
         """Blocks by group that the tables lack to hold `tokens` tokens; empty where they do."""
         lacking = {
-            group.group: group.blocks_for(tokens) - len(sequence.tables[group.group].blocks)
+            group.group: group.blocks_for(tokens) - sequence.tables[group.group].end_block
             for group in self.groups
         }
         return {group: count for group, count in lacking.items() if count > 0}
+
+    def reach(self, sequence: EngineSequence, tokens: int) -> int:
+        """How many tokens, at most `tokens`, the tables could hold with the blocks that are free now."""
+        for group in self.groups:
+            blocks = sequence.tables[group.group].end_block + self.pool.counts(group.group).free
+            tokens = min(tokens, blocks * group.block_tokens)
+        return tokens
 
     def grow(self, sequence: EngineSequence, need: Mapping[GroupId, int], slot: SlotId) -> list[BlockAppend]:
         """Appends blocks. Ask `pool.can_allocate(need)` before."""
@@ -130,109 +161,178 @@ class KVManager:
         for group, blocks in self.pool.allocate(need).items():
             sequence.tables[group].blocks += blocks
             appends.append(BlockAppend(slot, group, blocks))
-        sequence.capacity_tokens = self._capacity(sequence)
+        sequence.capacity_tokens = held_tokens(self.groups, sequence)
         return appends
 
-    def store(self, sequence: EngineSequence) -> None:
-        """Offers the whole blocks that were computed since the last call to the prefix cache."""
-        if not self._caching:
+    def store(self, sequence: EngineSequence, *, fence: LaunchId | None) -> None:
+        """After a commit: offers whole computed blocks to the prefix cache and gives back what left a window.
+
+        Nothing to do but at the borders of blocks. `fence` is the newest open launch: by their windows no launch
+        reads the dropped blocks, but a kernel may load what it then masks.
+        """
+        if sequence.computed_tokens < sequence.kv_border_tokens:
             return
         for group in self.groups:
             table = sequence.tables[group.group]
-            if table.storable and sequence.computed_tokens // group.block_tokens > table.stored_blocks:
-                self._store_group(sequence, group, table)
-
-    def _store_group(self, sequence: EngineSequence, group: KVGroup, table: GroupTable) -> None:
-        cache, step = self._caches[group.group], group.block_tokens
-        hashes = sequence.block_hashes(step, tokens=sequence.computed_tokens)
-        new: list[CachedBlock] = []
-        while table.stored_blocks < len(hashes):
-            index = table.stored_blocks
-            entry = CachedBlock(
-                hashes[index],
-                table.blocks[index],
-                tuple(sequence.tokens[index * step : (index + 1) * step]),
-                sequence.scope,
-                table.last_stored,
-            )
-            linked = cache.store(entry)
-            if linked is None:
-                table.storable = False
-                break
-            if linked is entry:
-                self.pool.set_hittable(group.group, entry.block, True)
-                new.append(entry)
-            table.last_stored = linked
-            table.stored_blocks += 1
-        self._log_stored(group.group, new)
-
-    def _log_stored(self, group: GroupId, new: Sequence[CachedBlock]) -> None:
-        start = 0
-        for index in range(1, len(new) + 1):
-            if index == len(new) or new[index].parent is not new[index - 1]:
-                hashes = tuple(entry.block_hash for entry in new[start:index])
-                self.events.add(KVStored(new[start].parent_hash, hashes, group))
-                start = index
+            if self._caching and table.storable:
+                self._index.store(sequence, group, table)
+            self._drop_unseen(sequence, group, table, fence)
+        if self._caching:
+            self._pending.advance(sequence, sequence.computed_tokens // self.groups[0].block_tokens)
+        self._set_border(sequence)
 
     def release(self, sequence: EngineSequence, *, fence: LaunchId | None) -> None:
         """Gives the sequence's blocks back. What was stored stays hittable until the room is needed."""
+        self._pending.end(sequence)
         for group, table in sequence.tables.items():
             self.pool.release(group, table.blocks, fence=fence)
+            self._index.let_go(group, table, fence=fence)
         sequence.tables.clear()
         sequence.computed_tokens = sequence.planned_tokens = sequence.capacity_tokens = 0
 
     def distrust(self, sequence: EngineSequence) -> None:
-        """No one may hit a block that this sequence used: a fault showed that its KV may be wrong."""
-        for group, table in sequence.tables.items():
-            self._forget(group, table.blocks)
+        """No one may hit a block that this sequence used, or what was computed from it: a fault showed that its
+        KV may be wrong."""
+        self._index.distrust(sequence.tables)
 
     def clear(self) -> None:
-        """Empties the prefix cache: the weights changed, say."""
-        for group, cache in self._caches.items():
-            blocks = cache.blocks()
-            cache.forget(blocks)
-            for block in blocks:
-                self.pool.set_hittable(group, block, False)
-        self.events.add(KVCleared())
+        """Empties the prefix cache: the weights changed, say. What runs now is not stored any more."""
+        self._index.clear()
+
+    def retire(self, launch: LaunchId) -> None:
+        """Launches up to and including `launch` have completed."""
+        self.pool.retire(launch)
+        self._host.retire(launch)
+
+    def drain_copies(self, launch: LaunchId) -> tuple[BlockCopy, ...]:
+        """Copies that `launch` takes along, in order."""
+        copies, self._copies = tuple(self._copies), []
+        self._host.launched(launch)
+        return copies
+
+    def host_counts(self, group: GroupId) -> BlockCounts:
+        """Of the pool for swapped sequences; all 0 where the host has none."""
+        return self._host.counts(group)
+
+    def can_swap_out(self, sequence: EngineSequence) -> bool:
+        """Whether the host has room for what this running sequence has computed."""
+        return sequence.computed_tokens > 0 and self._host.has_room(sequence)
+
+    def swap_out(self, sequence: EngineSequence, *, fence: LaunchId | None) -> int:
+        """Instead of `release`: copies what is computed to the host. Returns the blocks moved. Ask `can_swap_out`
+        before.
+
+        The device's blocks are free once `fence` has completed: the copies run before whatever overwrites them.
+        """
+        copies = self._host.put(sequence)
+        self._copies += copies
+        self.release(sequence, fence=fence)
+        return len(copies)
+
+    def can_swap_in(self, sequence: EngineSequence, *, reserve_blocks: int) -> bool:
+        """Whether there are blocks for a swapped sequence's known tokens, and `reserve_blocks` more of each
+        group."""
+        start = self._resumption(sequence)
+        need = {group: count + reserve_blocks for group, count in self._missing(sequence, start).items()}
+        return self.pool.can_allocate(need, sharing=start.shared)
+
+    def swap_in(self, sequence: EngineSequence, slot: SlotId) -> list[BlockAppend]:
+        """Instead of `admit`: what was computed is there again, shared where the cache still has it. Ask
+        `can_swap_in` before."""
+        swapped, start = self._host.swapped(sequence), self._resumption(sequence)
+        appends = self._build(sequence, start, slot)
+        for group, kept in swapped.tables.items():
+            shared, table = len(start.shared.get(group, ())), sequence.tables[group]
+            if kept.dropped_blocks:
+                _link(table, kept.linked, kept.stored_blocks)
+                table.era = kept.era
+            self._copies += [
+                BlockCopy(CopyKind.SWAP_IN, group, source, target)
+                for source, target in zip(kept.blocks[shared:], table.blocks[shared:], strict=False)
+            ]
+        self._host.drop(sequence)
+        return appends
+
+    def drop_swapped(self, sequence: EngineSequence) -> None:
+        """Frees what the host holds of a sequence that ends; nothing where it holds nothing."""
+        self._host.drop(sequence)
 
     def check(self, sequences: Iterable[EngineSequence]) -> None:
-        """Raises InvariantError unless pool, caches and the tables of all `sequences` agree."""
-        self.pool.check()
-        holders: dict[tuple[GroupId, BlockId], int] = {}
-        for sequence in sequences:
-            if sequence.capacity_tokens != self._capacity(sequence):
-                raise InvariantError("a sequence's capacity differs from its tables")
-            for group, table in sequence.tables.items():
-                for block in table.blocks:
-                    holders[group, block] = holders.get((group, block), 0) + 1
-        for group_id in self._caches:
-            total = self.pool.counts(group_id).total
-            for block in map(BlockId, range(total)):
-                if self.pool.holders(group_id, block) != holders.get((group_id, block), 0):
-                    raise InvariantError(f"block {block} of group {group_id}: holders and tables differ")
-                if self.pool.is_hittable(group_id, block) != (block in self._caches[group_id]):
-                    raise InvariantError(f"block {block} of group {group_id}: pool and prefix cache differ")
-            self._caches[group_id].check()
+        """Raises InvariantError unless pools, caches and the tables of all `sequences` agree."""
+        check_kv(self.groups, self.pool, self._index.caches, list(sequences))
+        self._host.check()
 
-    def _capacity(self, sequence: EngineSequence) -> int:
-        return min(len(sequence.tables[group.group].blocks) * group.block_tokens for group in self.groups)
+    def _build(self, sequence: EngineSequence, start: KVStart, slot: SlotId) -> list[BlockAppend]:
+        new = self.pool.acquire(self._missing(sequence, start), sharing=start.shared)
+        appends = []
+        for group in self.groups:
+            mine = group.group
+            shared, present = start.shared.get(mine, ()), start.present.get(mine, 0)
+            table = GroupTable(
+                [*shared, *new[mine]], dropped_blocks=present - len(shared), era=self._index.era
+            )
+            _link(table, start.last_stored.get(mine), present)
+            sequence.tables[mine] = table
+            absent = (ABSENT_BLOCK,) * table.dropped_blocks
+            appends.append(BlockAppend(slot, mine, (*absent, *table.blocks)))
+        sequence.computed_tokens = sequence.planned_tokens = start.tokens
+        sequence.capacity_tokens = held_tokens(self.groups, sequence)
+        sequence.kv_border_tokens = 0.0
+        if self._caching:
+            size = self.groups[0].block_tokens
+            hashes = sequence.block_hashes(size, tokens=len(sequence.tokens))
+            self._pending.begin(sequence, hashes, done=start.tokens // size)
+        return appends
 
     def _missing(self, sequence: EngineSequence, start: KVStart) -> dict[GroupId, int]:
+        known = len(sequence.tokens)
         return {
-            group.group: group.blocks_for(len(sequence.tokens)) - len(start.shared.get(group.group, ()))
+            group.group: blocks_ahead(group, computed=start.tokens, known=known)
+            - start.present.get(group.group, 0)
             for group in self.groups
         }
 
-    def _evict(self, group: GroupId, blocks: Sequence[BlockId]) -> None:
-        # The pool has already unmarked them: it is about to hand them out.
-        event = self._caches[group].forget(blocks)
-        if event is not None:
-            self.events.add(event)
+    def _resumption(self, sequence: EngineSequence) -> KVStart:
+        """What is there of a swapped sequence on the device: prefixes in full groups; of a window nothing."""
+        swapped = self._host.swapped(sequence)
+        shared, last, present = {}, {}, {}
+        for group in self.groups:
+            mine = group.group
+            present[mine] = swapped.tables[mine].dropped_blocks
+            if self._caching and group.window_tokens is None:
+                entries = self._search.in_full(sequence, group, tokens=swapped.tokens)
+                shared[mine], present[mine] = tuple(entry.block for entry in entries), len(entries)
+                if entries:
+                    last[mine] = entries[-1]
+        return KVStart(swapped.tokens, shared, last, {}, present)
 
-    def _forget(self, group: GroupId, blocks: Sequence[BlockId]) -> None:
-        self._evict(group, blocks)
-        for block in blocks:
-            self.pool.set_hittable(group, block, False)
+    def _set_border(self, sequence: EngineSequence) -> None:
+        """The next block to be filled or, without a prefix cache, the next one to leave a window."""
+        computed = sequence.computed_tokens
+        borders: list[float] = []
+        for group in self.groups:
+            size, window = group.block_tokens, group.window_tokens
+            if self._caching:
+                borders.append((computed // size + 1) * size)
+            if window is not None:
+                borders.append((first_seen_block(group, computed) + 1) * size + window - 1)
+        sequence.kv_border_tokens = min(borders, default=inf)
 
-    def _stored(self) -> tuple[KVStored, ...]:
-        return tuple(run for cache in self._caches.values() for run in cache.stored())
+    def _drop_unseen(
+        self, sequence: EngineSequence, group: KVGroup, table: GroupTable, fence: LaunchId | None
+    ) -> None:
+        count = first_seen_block(group, sequence.computed_tokens) - table.dropped_blocks
+        if count > 0:
+            # The oldest is freed first, so that what stays hittable ends in whole windows.
+            self.pool.release(group.group, table.blocks[count - 1 :: -1], fence=fence)
+            del table.blocks[:count]
+            table.dropped_blocks += count
+
+
+def _link(table: GroupTable, last: CachedBlock | None, blocks: int) -> None:
+    """What the table stores next follows the cached block `last`, which ends its first `blocks` blocks."""
+    if last is not None:
+        table.stored_blocks, table.last_stored = blocks, last
+    else:
+        # Unknown: all is offered again from the start, if it is there.
+        table.storable = table.dropped_blocks == 0

@@ -5,8 +5,11 @@ by the links to the blocks before it, all tokens before it are equal. Two prompt
 share.
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ridgeline_contracts.blockhash import HashScope, root_hash
 from ridgeline_contracts.errors import InvariantError
@@ -15,16 +18,29 @@ from ridgeline_contracts.kv import BlockId, GroupId
 
 from ridgeline_engine.kv_events import KVEvicted, KVStored
 
+TOKEN_BYTES: Final = 4
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Token ids as little-endian uint32: a twelfth of the memory of a list of them, and compared at once."""
+    packed = array("I", tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+@dataclass(slots=True, eq=False)
 class CachedBlock:
     """A whole block whose KV was computed. Its identity, not its hash, is what later blocks link to."""
 
     block_hash: BlockHash
     block: BlockId
-    tokens: tuple[int, ...]
+    tokens: bytes
+    """Packed by `pack_tokens`."""
     scope: HashScope
     parent: "CachedBlock | None"
+    children: int = 0
+    """Blocks of the index that are linked to this one."""
 
     @property
     def parent_hash(self) -> BlockHash:
@@ -44,61 +60,182 @@ def _same_chain(one: CachedBlock | None, other: CachedBlock | None) -> bool:
 class PrefixCache:
     """The index of one KV group. It names blocks; who holds them is the pool's affair."""
 
-    def __init__(self, group: GroupId, block_tokens: int) -> None:
+    def __init__(
+        self, group: GroupId, block_tokens: int, *, blocks: int, blocks_behind: int | None = None
+    ) -> None:
+        """`blocks` are the pool's. `blocks_behind`: how many right before its end a hit needs; None: all."""
         self.group = group
         self.block_tokens = block_tokens
+        self._block_bytes = block_tokens * TOKEN_BYTES
+        self._behind = blocks_behind
         self._by_hash: dict[BlockHash, CachedBlock] = {}
-        self._by_block: dict[BlockId, CachedBlock] = {}
+        self._by_block: list[CachedBlock | None] = [None] * blocks
+        self._twins: dict[CachedBlock, list[BlockId]] = {}
+        """Held blocks with the same KV as an indexed one, which can take its place."""
+        self._orphans = 0
+        """Indexed blocks whose parent is not: 0 in a group that sees the whole text means that nothing is
+        stranded."""
 
     def __len__(self) -> int:
         return len(self._by_hash)
 
     def __contains__(self, block: BlockId) -> bool:
-        return block in self._by_block
+        return self._by_block[block] is not None
 
-    def find(self, scope: HashScope, tokens: Sequence[int], hashes: Sequence[BlockHash]) -> list[CachedBlock]:
-        """The longest cached prefix of `tokens`, at most as long as `hashes`, oldest block first."""
+    def is_indexed(self, entry: CachedBlock) -> bool:
+        """Whether a hit can lead to exactly this one."""
+        return self._by_block[entry.block] is entry
+
+    def find(self, scope: HashScope, packed: bytes, hashes: Sequence[BlockHash]) -> list[CachedBlock]:
+        """The longest cached prefix of the `packed` tokens, at most as long as `hashes`, oldest block first."""
         found: list[CachedBlock] = []
         parent: CachedBlock | None = None
-        for index, block_hash in enumerate(hashes):
-            entry = self._by_hash.get(block_hash)
-            start = index * self.block_tokens
-            if entry is None or not self._is_block(
-                entry, scope, tuple(tokens[start : start + self.block_tokens]), parent
-            ):
+        size, start, get = self._block_bytes, 0, self._by_hash.get
+        for block_hash in hashes:
+            entry = get(block_hash)
+            if entry is None or entry.tokens != packed[start : start + size]:
+                break
+            if entry.parent is not parent and not _same_chain(entry.parent, parent):
+                break
+            # Equal parents are of one scope.
+            if parent is None and entry.scope != scope:
                 break
             found.append(entry)
             parent = entry
+            start += size
+        return found
+
+    def find_scattered(
+        self, scope: HashScope, packed: bytes, hashes: Sequence[BlockHash]
+    ) -> list[CachedBlock | None]:
+        """For each of `hashes` its block where it is cached, whatever lies before it: a window needs no more."""
+        found: list[CachedBlock | None] = []
+        for block_hash in hashes:
+            entry = self._by_hash.get(block_hash)
+            found.append(entry if entry is not None and self._ends(entry, scope, packed, found) else None)
         return found
 
     def store(self, entry: CachedBlock) -> CachedBlock | None:
         """Indexes a block that was computed. Returns the block to link the next one to.
 
         That is `entry`; or the one that already holds equal tokens, in which case `entry` is not indexed; or
-        None where another prompt's block sits under the same hash: then nothing behind it can be cached
-        either.
+        None where no hit could reach it: another prompt's block sits under the same hash or, in a group that
+        sees the whole text, the block before it is gone. Then nothing behind it can be cached either.
         """
-        if len(entry.tokens) != self.block_tokens:
-            raise InvariantError(f"a block of {len(entry.tokens)} tokens is not whole: {self.block_tokens}")
+        if len(entry.tokens) != self._block_bytes:
+            raise InvariantError(
+                f"a block of {len(entry.tokens) // TOKEN_BYTES} tokens is not whole: {self.block_tokens}"
+            )
         present = self._by_hash.get(entry.block_hash)
         if present is not None:
-            same = self._is_block(present, entry.scope, entry.tokens, entry.parent)
-            return present if same else None
-        if entry.block in self._by_block:
+            same = present.tokens == entry.tokens and present.scope == entry.scope
+            return present if same and _same_chain(present.parent, entry.parent) else None
+        if self._by_block[entry.block] is not None:
             raise InvariantError(f"block {entry.block} of group {self.group} is cached under another hash")
+        orphan = entry.parent is not None and not self.is_indexed(entry.parent)
+        if orphan and self._behind is None:
+            return None
+        if entry.parent is not None:
+            entry.parent.children += 1
+        self._orphans += orphan
         self._by_hash[entry.block_hash] = entry
         self._by_block[entry.block] = entry
         return entry
 
-    def forget(self, blocks: Iterable[BlockId]) -> KVEvicted | None:
-        """Takes blocks out of the index; those that are not in it are passed over."""
-        gone = [entry for block in blocks if (entry := self._by_block.pop(block, None)) is not None]
+    def entries(self, blocks: Iterable[BlockId]) -> list[CachedBlock]:
+        """Of the blocks that are indexed, in the order given."""
+        return [entry for block in blocks if (entry := self._by_block[block]) is not None]
+
+    def forget(self, gone: Sequence[CachedBlock]) -> KVEvicted | None:
+        """Takes blocks out of the index, each once and all of them indexed."""
         for entry in gone:
+            self._twins.pop(entry, None)
             del self._by_hash[entry.block_hash]
+            self._by_block[entry.block] = None
+            self._orphans += entry.children
+            if entry.parent is not None:
+                entry.parent.children -= 1
+                self._orphans -= not self.is_indexed(entry.parent)
         return KVEvicted(tuple(entry.block_hash for entry in gone), self.group) if gone else None
 
-    def blocks(self) -> tuple[BlockId, ...]:
-        return tuple(self._by_block)
+    def remember(self, gone: Sequence[CachedBlock]) -> None:
+        """Undoes a `forget` of blocks without twins."""
+        for entry in reversed(gone):
+            if entry.parent is not None:
+                self._orphans += not self.is_indexed(entry.parent)
+                entry.parent.children += 1
+            self._orphans -= entry.children
+            self._by_hash[entry.block_hash] = entry
+            self._by_block[entry.block] = entry
+
+    def add_twin(self, entry: CachedBlock, block: BlockId) -> None:
+        """`block` holds the same KV as `entry` and is held by somebody."""
+        self._twins.setdefault(entry, []).append(block)
+
+    def remove_twin(self, entry: CachedBlock, block: BlockId) -> None:
+        """`block` is about to be let go. Nothing happens where it has taken the place of `entry`, or `entry` is
+        gone."""
+        twins = self._twins.get(entry, [])
+        if block in twins:
+            twins.remove(block)
+            if not twins:
+                del self._twins[entry]
+
+    def has_twin(self, entry: CachedBlock) -> bool:
+        return entry in self._twins
+
+    def twin_blocks(self) -> Iterator[BlockId]:
+        return (block for twins in self._twins.values() for block in twins)
+
+    def move_to_twin(self, entry: CachedBlock) -> BlockId:
+        """From now on `entry` is in another block, which is returned; ask `has_twin` before."""
+        block = self._twins[entry][-1]
+        self.remove_twin(entry, block)
+        self._by_block[entry.block] = None
+        entry.block = block
+        self._by_block[block] = entry
+        return block
+
+    def with_descendants(self, blocks: Iterable[BlockId]) -> list[CachedBlock]:
+        """The indexed ones of `blocks` and all whose text goes on from theirs. Looks through the whole index where
+        there may be any."""
+        found = set(self.entries(blocks))
+        children = sum(entry.children for entry in found) - sum(entry.parent in found for entry in found)
+        if children == 0 and self._orphans == 0:
+            return list(found)
+        descends: dict[CachedBlock, bool] = {}
+        for entry in self._by_hash.values():
+            path: list[CachedBlock] = []
+            walked: CachedBlock | None = entry
+            while walked is not None and walked not in descends:
+                path.append(walked)
+                walked = walked.parent
+            verdict = walked is not None and descends[walked]
+            for each in reversed(path):
+                verdict = verdict or self._indexed_like(each) in found
+                descends[each] = verdict
+        return [entry for entry in self._by_hash.values() if descends[entry]]
+
+    def useless_without(
+        self, gone: Iterable[CachedBlock], *, holders: Callable[[BlockId], int]
+    ) -> list[CachedBlock]:
+        """Free blocks that no hit can reach once `gone`, just forgotten, are not there; for a window group.
+
+        Tails go first, so what they leave behind may be less than a window: it is of no use to anybody.
+        """
+        found: dict[CachedBlock, None] = {}
+        for tail in gone if self._behind is not None else ():
+            entry = tail.parent
+            while entry is not None and self.is_indexed(entry) and holders(entry.block) == 0:
+                lost = entry.children - sum(1 for each in found if each.parent is entry)
+                if entry in found or lost or self._can_end_hit(entry):
+                    break
+                found[entry] = None
+                entry = entry.parent
+        return list(found)
+
+    def blocks(self) -> Iterator[BlockId]:
+        return (entry.block for entry in self._by_hash.values())
 
     def stored(self) -> list[KVStored]:
         """All that is indexed, neighbours joined into runs."""
@@ -110,12 +247,69 @@ class PrefixCache:
                 runs.append((entry.parent_hash, [entry.block_hash]))
         return [KVStored(parent, tuple(hashes), self.group) for parent, hashes in runs]
 
-    def check(self) -> None:
-        """Raises InvariantError unless the indexes by hash and by block agree."""
-        if {entry.block: entry for entry in self._by_hash.values()} != self._by_block:
-            raise InvariantError(f"group {self.group}: the indexes by hash and by block differ")
+    def stranded(self) -> list[CachedBlock]:
+        """Indexed blocks that no hit can reach. At once where there can be none; else looks through the index."""
+        if self._orphans == 0:
+            return []
+        reached: set[CachedBlock] = set()
+        for entry in self._by_hash.values():
+            if self._can_end_hit(entry):
+                reached.update(self._run(entry))
+        return [entry for entry in self._by_hash.values() if entry not in reached]
 
-    def _is_block(
-        self, entry: CachedBlock, scope: HashScope, tokens: tuple[int, ...], parent: CachedBlock | None
+    def check(self) -> None:
+        """Raises InvariantError unless the indexes by hash and by block, and the counts of links, agree."""
+        entries = list(self._by_hash.values())
+        if {entry.block: entry for entry in entries} != {
+            block: entry for block, entry in enumerate(self._by_block) if entry is not None
+        }:
+            raise InvariantError(f"group {self.group}: the indexes by hash and by block differ")
+        children: dict[CachedBlock, int] = {}
+        for entry in entries:
+            if entry.parent is not None:
+                children[entry.parent] = children.get(entry.parent, 0) + 1
+        if any(entry.children != children.get(entry, 0) for entry in entries):
+            raise InvariantError(f"group {self.group}: a block counts other links than lead to it")
+        orphans = sum(entry.parent is not None and not self.is_indexed(entry.parent) for entry in entries)
+        if orphans != self._orphans:
+            raise InvariantError(
+                f"group {self.group}: {orphans} blocks lack their parent, not {self._orphans}"
+            )
+
+    def _ends(
+        self, entry: CachedBlock, scope: HashScope, packed: bytes, found: Sequence[CachedBlock | None]
     ) -> bool:
-        return entry.tokens == tokens and entry.scope == scope and _same_chain(entry.parent, parent)
+        """Whether `entry` ends the first len(found) + 1 blocks of the tokens, whose blocks before are `found`."""
+        size, walked = self._block_bytes, entry
+        for index in range(len(found), -1, -1):
+            if walked.tokens != packed[index * size : (index + 1) * size]:
+                return False
+            if index == 0 or walked.parent is None:
+                return index == 0 and walked.parent is None and walked.scope == scope
+            walked = walked.parent
+            if walked is found[index - 1]:
+                return True
+        raise AssertionError("index 0 was passed")
+
+    def _run(self, entry: CachedBlock) -> Iterator[CachedBlock]:
+        """`entry` and the indexed blocks right before it, as many as a hit that ends there needs."""
+        walked: CachedBlock | None = entry
+        for _ in range(len(self._by_hash) if self._behind is None else self._behind):
+            walked = None if walked is None else self._indexed_like(walked)
+            if walked is None:
+                return
+            yield walked
+            walked = walked.parent
+
+    def _indexed_like(self, entry: CachedBlock) -> CachedBlock | None:
+        """`entry`, or the block that was stored anew with its text since it was forgotten."""
+        if self.is_indexed(entry):
+            return entry
+        again = self._by_hash.get(entry.block_hash)
+        return again if again is not None and _same_chain(again, entry) else None
+
+    def _can_end_hit(self, entry: CachedBlock) -> bool:
+        count, last = 0, entry
+        for each in self._run(entry):
+            count, last = count + 1, each
+        return last.parent is None or count == self._behind

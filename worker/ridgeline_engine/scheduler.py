@@ -40,10 +40,8 @@ from ridgeline_engine.step_planner import Step, StepPlanner
 class Scheduler:
     """Queues, slots and KV. It changes sequences, and draws up steps; it never talks to the executor."""
 
-    def __init__(
-        self, kv: KVManager, slots: Slots, settings: EngineSettings, *, longest_tokens: int | None = None
-    ) -> None:
-        """`longest_tokens`: what the model allows one sequence; None: what the pool holds."""
+    def __init__(self, kv: KVManager, slots: Slots, settings: EngineSettings, *, longest_tokens: int) -> None:
+        """`longest_tokens`: what the model and the pool allow one sequence."""
         check_preemption(settings.preemption)
         self._settings = settings
         self._policy = policy_named(settings.policy)
@@ -51,12 +49,11 @@ class Scheduler:
         self.kv, self.slots = kv, slots
         self.waiting, self.running = queues.waiting, queues.running
         self.accounts, self.log = queues.accounts, queues.log
-        pool_tokens = kv.capacity_tokens
         self.thresholds = Thresholds(
             settings,
             slots=slots.total,
-            pool_tokens=pool_tokens,
-            longest_tokens=pool_tokens if longest_tokens is None else longest_tokens,
+            pool_tokens=kv.capacity_tokens(longest_tokens=longest_tokens),
+            longest_tokens=longest_tokens,
         )
         self._room = RoomMaker(queues, self.thresholds, settings)
         self._planner = StepPlanner(queues, self._room, self.thresholds, settings, fair=self._policy.fair)

@@ -29,6 +29,8 @@ Generation = NewType("Generation", int)
 LaunchId = NewType("LaunchId", int)
 TokenMask = npt.NDArray[np.uint32]
 """ceil(vocab / 32) words, bit set = allowed, little end first."""
+ABSENT_BLOCK = BlockId(0)
+"""Fills a window group's table up to the first block that is there. A valid id, so that tables stay arrays."""
 
 
 class TokenRef(NamedTuple):
@@ -63,7 +65,13 @@ class SlotAdmit:
 
 @dataclass(frozen=True, slots=True)
 class BlockAppend:
-    """Blocks added to the end of a slot's table in one KV group."""
+    """Blocks added to the end of a slot's table in one KV group: entry i holds positions i x block_tokens and up.
+
+    In a window group the engine drops blocks that no position still to be computed can see, and tells nobody: the
+    executor's table keeps the stale id, and the block may be another sequence's by now. Behind a prefix hit such
+    entries are ABSENT_BLOCK from the start. Attention must not read through them, not even to multiply by zero:
+    what lies there may be NaN.
+    """
 
     slot: SlotId
     group: GroupId
@@ -74,13 +82,16 @@ class CopyKind(StrEnum):
     ON_DEVICE = "on_device"
     """Copy-on-write: the writer gets the copy."""
     SWAP_OUT = "swap_out"
+    """To the host's pool, whose blocks have ids of their own, 0 to host_blocks[group] - 1: `source` is the device's,
+    `target` the host's."""
     SWAP_IN = "swap_in"
+    """Back: `source` is the host's, `target` the device's."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
     """One whole block of one group. Copies run in the order given, after the launches before and before the
-    rows."""
+    rows: a later copy or a row of the same plan may write what an earlier copy read."""
 
     kind: CopyKind
     group: GroupId
@@ -171,6 +182,12 @@ class Executor(Protocol):
     @property
     def kv_blocks(self) -> Mapping[GroupId, int]:
         """Blocks that the memory holds, by group."""
+        ...
+
+    @property
+    def host_blocks(self) -> Mapping[GroupId, int]:
+        """Blocks that the host's pool for swapped sequences holds, by group; a group that is not named has
+        none."""
         ...
 
     def launch(self, plan: StepPlan) -> LaunchId: ...

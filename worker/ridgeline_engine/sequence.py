@@ -5,11 +5,12 @@ from enum import StrEnum
 
 from ridgeline_contracts.blockhash import HashScope, extend_hashes, root_hash
 from ridgeline_contracts.ids import BlockHash
-from ridgeline_contracts.kv import BlockId, GroupId
+from ridgeline_contracts.kv import GroupId
 
+from ridgeline_engine.kv_tables import GroupTable
 from ridgeline_engine.policy.accounts import TenantAccount
 from ridgeline_engine.policy.ranks import Rank
-from ridgeline_engine.prefix_cache import CachedBlock
+from ridgeline_engine.prefix_cache import TOKEN_BYTES, pack_tokens
 from ridgeline_engine.request import Counts, EngineClocks, Request
 from ridgeline_engine.seam import Generation, LaunchId, SlotId
 
@@ -18,19 +19,6 @@ class SequenceState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-@dataclass(slots=True)
-class GroupTable:
-    """A sequence's blocks in one KV group, and how far they are known to the prefix cache."""
-
-    blocks: list[BlockId] = field(default_factory=list)
-    stored_blocks: int = 0
-    """Blocks from the start that were offered to the cache."""
-    last_stored: CachedBlock | None = None
-    """What the next block is linked to."""
-    storable: bool = True
-    """False after a hash collision: nothing behind it can be reached by a hit."""
 
 
 @dataclass(slots=True)
@@ -83,11 +71,16 @@ class Sequence:
     tables: dict[GroupId, GroupTable] = field(default_factory=dict)
     capacity_tokens: int = 0
     """Positions that the tables have blocks for, in every group."""
+    kv_border_tokens: float = 0.0
+    """Before so many tokens are computed there is nothing to store and nothing leaves a window."""
+    awaited_block: BlockHash | None = None
+    """While it waits: the last block of a prefix that a sequence ahead of it was computing."""
     account: TenantAccount | None = None
     """Its tenant's, while it waits or runs."""
     charged_tokens: int = 0
     """Positions that its tenant was charged for: a recomputation is free."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
+    _packed: bytes = b""
 
     @property
     def output_tokens(self) -> int:
@@ -127,6 +120,14 @@ class Sequence:
             ahead = self.tokens[len(known) * block_tokens : whole * block_tokens]
             known += extend_hashes(parent, ahead, block_tokens=block_tokens)
         return known[:whole]
+
+    def packed_tokens(self, tokens: int) -> bytes:
+        """At least the first `tokens` tokens as the prefix cache compares them; kept, and extended as the text
+        grows."""
+        known = len(self._packed) // TOKEN_BYTES
+        if tokens > known:
+            self._packed += pack_tokens(self.tokens[known:])
+        return self._packed
 
     def counts(self) -> Counts:
         return Counts(

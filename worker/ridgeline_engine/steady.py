@@ -16,7 +16,6 @@ from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.policy.census import take_census
 from ridgeline_engine.scheduler import Scheduler
 from ridgeline_engine.sequence import Sequence as EngineSequence
-from ridgeline_engine.sequence import SequenceState
 
 
 def steady_steps(opened: OpenLaunch, scheduler: Scheduler, model: StepModel, *, steps_to_refit: int) -> int:
@@ -24,9 +23,9 @@ def steady_steps(opened: OpenLaunch, scheduler: Scheduler, model: StepModel, *, 
     sequences, census = opened.sequences, take_census(scheduler.running)
     alike = (
         opened.shape.prefill_tokens == 0
-        and len(sequences) == len(scheduler.running)
         and len(scheduler.waiting) == 0
-        and all(each.state is SequenceState.RUNNING for each in sequences)
+        # In this order the next step's rows come too; one that was just admitted may stand elsewhere.
+        and list(sequences) == scheduler.running
         and not (census.interactive.rows and census.batch.rows)
     )
     if not alike:

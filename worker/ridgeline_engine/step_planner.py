@@ -8,7 +8,7 @@ from ridgeline_roofline.decisions.admission_reserve import admission_reserve_blo
 from ridgeline_roofline.decisions.fair_share import TokenCosts
 
 from ridgeline_engine.drafting import StepDraft
-from ridgeline_engine.kv_manager import KVStart
+from ridgeline_engine.kv_search import KVStart
 from ridgeline_engine.policy.census import Census
 from ridgeline_engine.policy.ranks import Rank
 from ridgeline_engine.policy.room import RoomMaker
@@ -122,12 +122,17 @@ class StepPlanner:
             if parent is not None and parent.computed_tokens < sequence.prompt_tokens:
                 # Its sibling is computing the same prompt: soon there is KV to share.
                 continue
+            if self._queues.kv.still_awaits(sequence):
+                continue
             try:
-                let_in = self._blocks_for(step, sequence, parent)
+                start = self._start(sequence, parent)
             except _RequestFault as fault:
                 step.draft.failed.append((sequence, fault.error))
                 continue
-            if not let_in:
+            if start is not None and parent is None and self._queues.kv.awaits(sequence, start):
+                # One that is ahead computes what comes next: twice would take the device twice as long.
+                continue
+            if not self._blocks_for(step, sequence, start):
                 # No overtaking: a long prompt would wait for ever.
                 step.blocked = True
                 return
@@ -141,36 +146,28 @@ class StepPlanner:
             self._room.take_from_batch(step.census)
         return self._queues.slots.free > 0
 
-    def _blocks_for(self, step: Step, sequence: Sequence, parent: Sequence | None) -> bool:
+    def _blocks_for(self, step: Step, sequence: Sequence, start: KVStart | None) -> bool:
         """Lets the sequence in if there are blocks; an interactive one takes them from the batch class."""
-        while not self._let_in(step, sequence, parent):
+        while not self._let_in(step, sequence, start):
             if sequence.request.priority is PriorityClass.BATCH or self._queues.kv.pool.has_quarantined:
                 return False
             if not self._room.take_from_batch(step.census):
                 return False
         return True
 
-    def _let_in(self, step: Step, sequence: Sequence, parent: Sequence | None) -> bool:
+    def _let_in(self, step: Step, sequence: Sequence, start: KVStart | None) -> bool:
         """Gives a slot and blocks for all known tokens; False where there are not enough blocks."""
         reserve_blocks = admission_reserve_blocks(len(self._queues.running)).value
-        if self._room.is_swapped(sequence):
+        if start is None:
             if not self._room.can_swap_in(sequence, reserve_blocks=reserve_blocks):
                 return False
             slot = self._give_slot(step, sequence)
             step.draft.appends += self._room.swap_in(sequence, slot)
             return True
-        try:
-            start = self._start(sequence, parent)
-        except InvariantError:
-            raise
-        except Exception as error:
-            raise _RequestFault(error) from error
         if not self._queues.kv.can_admit(sequence, start, reserve_blocks=reserve_blocks):
             return False
         slot = self._give_slot(step, sequence)
-        appends, copies = self._queues.kv.admit(sequence, start, slot)
-        step.draft.appends += appends
-        step.draft.copies += copies
+        step.draft.appends += self._queues.kv.admit(sequence, start, slot)
         if sequence.progress.first_launch_ms is None:
             sequence.progress.first_launch_ms = step.now_ms
             sequence.progress.cached_tokens = min(start.tokens, sequence.prompt_tokens)
@@ -201,6 +198,9 @@ class StepPlanner:
         start = sequence.planned_tokens
         budget = self._chunk(step, sequence.request.priority, depth=start)
         end = start + min(sequence.uncomputed_tokens, budget)
+        if end > max(start, sequence.capacity_tokens):
+            # Tables of window groups grow with the chunks: what fits is computed, but at least one token.
+            end = max(start + 1, self._queues.kv.reach(sequence, end))
         if end <= start or (end > sequence.capacity_tokens and not self._grow(step, sequence, end)):
             return
         # Of a chunk that is in part a recomputation, the new part is charged.
@@ -222,11 +222,19 @@ class StepPlanner:
         running = [each for each in sequence.family.choices.values() if each.state is SequenceState.RUNNING]
         return max(running, key=lambda each: each.computed_tokens, default=None)
 
-    def _start(self, sequence: Sequence, parent: Sequence | None) -> KVStart:
-        found = self._queues.kv.find(sequence)
-        if parent is None or found.tokens >= sequence.prompt_tokens - 1:
-            return found
-        return self._queues.kv.fork(sequence, parent=parent)
+    def _start(self, sequence: Sequence, parent: Sequence | None) -> KVStart | None:
+        """What is there of a waiting sequence on the device; None where it comes back from the host."""
+        if self._room.is_swapped(sequence):
+            return None
+        try:
+            found = self._queues.kv.find(sequence)
+            if parent is None or found.tokens >= sequence.prompt_tokens - 1:
+                return found
+            return self._queues.kv.fork(sequence, parent=parent)
+        except InvariantError:
+            raise
+        except Exception as error:
+            raise _RequestFault(error) from error
 
     def _give_slot(self, step: Step, sequence: Sequence) -> SlotId:
         slot = self._queues.start(sequence)

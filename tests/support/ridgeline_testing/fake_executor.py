@@ -18,6 +18,7 @@ from ridgeline_contracts.step import StepCoefficients, StepShape
 from ridgeline_engine.sampler_oracle import Floats32, SamplerRow, sample_row
 from ridgeline_engine.seam import (
     BlockAppend,
+    BlockCopy,
     CopyKind,
     LaunchId,
     RowPlan,
@@ -41,8 +42,11 @@ FAKE_STEP = StepCoefficients(
 )
 
 
-def kv_group(number: int = 0, *, block_tokens: int = 16) -> KVGroup:
-    return KVGroup(GroupId(number), (number,), KVKind.FULL, block_tokens, 1, 8, KVDtype.FP32)
+def kv_group(number: int = 0, *, block_tokens: int = 16, window_tokens: int | None = None) -> KVGroup:
+    kind = KVKind.FULL if window_tokens is None else KVKind.WINDOW
+    return KVGroup(
+        GroupId(number), (number,), kind, block_tokens, 1, 8, KVDtype.FP32, window_tokens=window_tokens
+    )
 
 
 def fake_logits(context: Sequence[int]) -> Floats32:
@@ -78,6 +82,15 @@ class _Slot:
     admit: SlotAdmit
     tables: dict[GroupId, list[BlockId]] = field(default_factory=dict)
     output: list[int] = field(default_factory=list)
+    open_rows: list[RowPlan] = field(default_factory=list)
+    """Of launches that have not completed, oldest first."""
+    next_start: int = 0
+    """No later row starts before."""
+
+    @property
+    def first_query(self) -> int:
+        """The first position that may still see KV."""
+        return self.open_rows[0].start if self.open_rows else self.next_start
 
 
 class FakeExecutor:
@@ -88,14 +101,18 @@ class FakeExecutor:
         self,
         clock: VirtualClock,
         *,
-        blocks: int = 64,
+        blocks: int | Mapping[GroupId, int] = 64,
+        host_blocks: int = 0,
         groups: Sequence[KVGroup] = (kv_group(),),
         max_batch: int = 8,
         max_context_tokens: int = 512,
     ) -> None:
         self._clock = clock
         self._kv_groups = tuple(groups)
-        self._kv_blocks = {group.group: blocks for group in groups}
+        self._kv_blocks = {
+            group.group: blocks if isinstance(blocks, int) else blocks[group.group] for group in groups
+        }
+        self._host_blocks = {group.group: host_blocks for group in groups}
         self._capabilities = Capabilities(
             executor="fake",
             device="none",
@@ -109,6 +126,8 @@ class FakeExecutor:
             seed=True,
         )
         self._memory: dict[tuple[GroupId, BlockId, int], tuple[int, int]] = {}
+        """By group, block and offset: the position and the token whose KV lies there."""
+        self._host: dict[tuple[GroupId, BlockId, int], tuple[int, int]] = {}
         self._slots: dict[SlotId, _Slot] = {}
         self._generations: dict[SlotId, int] = {}
         self._open: dict[LaunchId, StepPlan] = {}
@@ -134,6 +153,10 @@ class FakeExecutor:
     def open_launches(self) -> int:
         return len(self._open)
 
+    @property
+    def host_blocks(self) -> Mapping[GroupId, int]:
+        return self._host_blocks
+
     def launch(self, plan: StepPlan) -> LaunchId:
         assert len(self._open) < 2
         assert plan.rows
@@ -142,6 +165,8 @@ class FakeExecutor:
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
         assert all(each in self._results for each in self._open), "a launch before it is not sampled yet"
         self._open[plan.launch] = plan
+        for row in plan.rows:
+            self._slots[row.slot].open_rows.append(row)
         return plan.launch
 
     def sample(self, launch: LaunchId, masks: Mapping[SlotId, TokenMask]) -> None:
@@ -154,6 +179,11 @@ class FakeExecutor:
         assert launch == min(self._open)
         del self._open[launch]
         result = self._results[launch]
+        for done in result.rows:
+            if self._generations[done.slot] == done.generation and done.slot in self._slots:
+                slot = self._slots[done.slot]
+                row = slot.open_rows.pop(0)
+                slot.next_start = row.start + len(row.tokens) - row.draft_tokens
         self._clock.advance(result.device_ms)
         return result
 
@@ -187,23 +217,20 @@ class FakeExecutor:
         for append in plan.appends:
             self._slots[append.slot].tables.setdefault(append.group, []).extend(append.blocks)
         for copy in plan.copies:
-            assert copy.kind is CopyKind.ON_DEVICE
-            for offset in range(self._block_tokens(copy.group)):
-                found = self._memory.get((copy.group, copy.source, offset))
-                if found is not None:
-                    self._memory[copy.group, copy.target, offset] = found
+            self._copy(copy)
 
     def _run_row(self, row: RowPlan, mask: TokenMask | None) -> RowResult:
         slot = self._slots[row.slot]
         assert self._generations[row.slot] == row.generation
         assert row.tokens
         for offset, token in enumerate(row.tokens):
-            self._write(row.slot, row.start + offset, self._resolve(token))
+            self._write(row, row.start + offset, self._resolve(token))
+        context = self._read(slot, row)
         if row.logits == 0:
+            assert -1 not in context, "a chunk read a page that is not its own"
             return RowResult(row.slot, row.generation, ())
         if slot.admit.prompt in self.faults:
             return RowResult(row.slot, row.generation, (), fault=self.faults[slot.admit.prompt])
-        context = self._read(slot, row.start + len(row.tokens))
         assert row.output_position == len(slot.output)
         admit = slot.admit
         sampled = sample_row(
@@ -224,18 +251,38 @@ class FakeExecutor:
         logprobs: tuple[TokenLogprob, ...] = () if sampled.logprob is None else (sampled.logprob,)
         return RowResult(row.slot, row.generation, (sampled.token,), logprobs)
 
-    def _write(self, slot: SlotId, position: int, token: int) -> None:
+    def _copy(self, copy: BlockCopy) -> None:
+        """Whole blocks: what was never written, or belonged to an earlier owner, comes along."""
+        source = self._host if copy.kind is CopyKind.SWAP_IN else self._memory
+        target = self._host if copy.kind is CopyKind.SWAP_OUT else self._memory
+        host = self._host_blocks[copy.group]
+        assert copy.kind is not CopyKind.SWAP_IN or 0 <= copy.source < host
+        assert copy.kind is not CopyKind.SWAP_OUT or 0 <= copy.target < host
+        for offset in range(self._block_tokens(copy.group)):
+            found = source.get((copy.group, copy.source, offset))
+            if found is None:
+                target.pop((copy.group, copy.target, offset), None)
+            else:
+                target[copy.group, copy.target, offset] = found
+
+    def _write(self, row: RowPlan, position: int, token: int) -> None:
         for group in self._kv_groups:
-            block = self._slots[slot].tables[group.group][position // group.block_tokens]
-            users = [each for each in self._slots.values() if block in each.tables.get(group.group, ())]
-            assert users == [self._slots[slot]], "a shared block was written"
+            block = self._slots[row.slot].tables[group.group][position // group.block_tokens]
+            users = [slot for slot, each in self._slots.items() if block in self._seen(each, group)]
+            assert users == [row.slot], "a shared block was written"
             self._memory[group.group, block, position % group.block_tokens] = (position, token)
 
-    def _read(self, slot: _Slot, tokens: int) -> list[int]:
-        """What lies at positions 0 to `tokens` - 1: a wrong position or a difference between groups reads as
-        -1."""
+    def _seen(self, slot: _Slot, group: KVGroup) -> list[BlockId]:
+        """The table but for what no query of the slot sees any more: that may be anybody's by now."""
+        first = 0 if group.window_tokens is None else max(0, slot.first_query - group.window_tokens + 1)
+        return slot.tables.get(group.group, [])[first // group.block_tokens :]
+
+    def _read(self, slot: _Slot, row: RowPlan) -> list[int]:
+        """What the row's queries see at the positions up to their own: a wrong position or a difference between
+        groups reads as -1. What no group sees any more is taken as it was."""
+        known = [*slot.admit.prompt, *slot.output]
         read = []
-        for position in range(tokens):
+        for position in range(row.start + len(row.tokens)):
             found = {
                 self._memory.get(
                     (
@@ -245,7 +292,11 @@ class FakeExecutor:
                     )
                 )
                 for group in self._kv_groups
+                if group.window_tokens is None or position > row.start - group.window_tokens
             }
+            if not found:
+                read.append(known[position])
+                continue
             entry = found.pop()
             read.append(entry[1] if not found and entry is not None and entry[0] == position else -1)
         return read

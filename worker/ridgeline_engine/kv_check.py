@@ -1,0 +1,65 @@
+"""Whether pool, prefix caches and tables agree. Slow: for tests and idle moments."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ridgeline_contracts.errors import InvariantError
+from ridgeline_contracts.kv import BlockId, GroupId, KVGroup
+
+from ridgeline_engine.block_pool import BlockPool
+from ridgeline_engine.kv_tables import first_seen_block
+from ridgeline_engine.prefix_cache import PrefixCache
+from ridgeline_engine.sequence import Sequence as EngineSequence
+
+
+def held_tokens(groups: Sequence[KVGroup], sequence: EngineSequence) -> int:
+    """Positions that a sequence's tables have blocks for in every group, those that left a window included."""
+    return min(sequence.tables[group.group].end_block * group.block_tokens for group in groups)
+
+
+def check_kv(
+    groups: Sequence[KVGroup],
+    pool: BlockPool,
+    caches: Mapping[GroupId, PrefixCache],
+    sequences: Sequence[EngineSequence],
+) -> None:
+    """Raises InvariantError naming the first thing that is wrong. `sequences` are all that hold blocks."""
+    pool.check()
+    for sequence in sequences:
+        _check_tables(groups, sequence)
+    for group in groups:
+        cache = caches[group.group]
+        cache.check()
+        _check_holders(group.group, pool, cache, sequences)
+        if group.window_tokens is None and cache.stranded():
+            raise InvariantError(f"group {group.group}: blocks are cached that no hit can reach")
+
+
+def _check_tables(groups: Sequence[KVGroup], sequence: EngineSequence) -> None:
+    if sequence.capacity_tokens != held_tokens(groups, sequence):
+        raise InvariantError("a sequence's capacity differs from its tables")
+    for group in groups:
+        table = sequence.tables[group.group]
+        seen = first_seen_block(group, sequence.computed_tokens)
+        if table.dropped_blocks > seen:
+            raise InvariantError(
+                f"group {group.group}: {table.dropped_blocks} blocks were dropped, but block {seen} is still seen"
+            )
+        if sequence.computed_tokens < sequence.kv_border_tokens and table.dropped_blocks < seen:
+            raise InvariantError(
+                f"group {group.group}: {seen} blocks have left the window, {table.dropped_blocks} were dropped"
+            )
+
+
+def _check_holders(
+    group: GroupId, pool: BlockPool, cache: PrefixCache, sequences: Sequence[EngineSequence]
+) -> None:
+    holders = Counter(block for each in sequences for block in each.tables[group].blocks)
+    for block in map(BlockId, range(pool.counts(group).total)):
+        if pool.holders(group, block) != holders[block]:
+            raise InvariantError(f"block {block} of group {group}: holders and tables differ")
+        if pool.is_hittable(group, block) != (block in cache):
+            raise InvariantError(f"block {block} of group {group}: pool and prefix cache differ")
+    for block in cache.twin_blocks():
+        if not holders[block] or block in cache:
+            raise InvariantError(f"block {block} of group {group} cannot take another's place")
