@@ -63,8 +63,9 @@ def _of_an_earlier_owner(result: StepResult) -> StepResult:
 def test_an_answer_for_another_owner_or_slot_stops_the_engine(
     bench: Any, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[StepResult], StepResult]
 ) -> None:
-    for name in "ab":
-        bench.submit(name, PROMPT, GREEDY)
+    # Unlike prompts: an equal one would wait for the first.
+    for name, prompt in (("a", PROMPT), ("b", PROMPT[::-1])):
+        bench.submit(name, prompt, GREEDY)
     complete = bench.executor.complete
     monkeypatch.setattr(bench.executor, "complete", lambda launch: spoil(complete(launch)))
     with pytest.raises(InvariantError, match="answered for slot"):

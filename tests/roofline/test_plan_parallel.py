@@ -103,6 +103,18 @@ def test_all_reduce_forms_by_hand() -> None:
     assert two_shot_all_reduce(1e6, 8, _NVLINK).seconds == pytest.approx(4e-6 + 1.75 * one)
 
 
+def test_the_all_reduce_of_a_batch_of_32() -> None:
+    # 32 rows x 8,192 x 2 bytes = 524,288 bytes = 1.1651 us at 450 GB/s. Two-shot 4 us + 1.75 x that = 6.039 us;
+    # one-shot 2 us + 7 x that = 10.156 us. Equal where 2 us = (7 - 1.75) B / 450 GB/s: 171,429 bytes, 10.46 rows.
+    plan = ask("collectives", tp="8", batch="32")
+    assert plan.value("message") == 524_288
+    assert plan.value("two-shot") == pytest.approx(6.039e-6, rel=1e-3)
+    assert plan.value("one-shot") == pytest.approx(10.156e-6, rel=1e-3)
+    assert plan.word("best") == "two-shot"
+    assert plan.value("two-shot wins from") == pytest.approx(171_429, rel=1e-4)
+    assert plan.value("rows where it wins") == pytest.approx(171_429 / 16_384, rel=1e-4)
+
+
 @given(st.integers(3, 64))
 def test_one_shot_and_two_shot_cost_the_same_at_the_crossover(ranks: int) -> None:
     size = one_shot_crossover_bytes(ranks, _NVLINK)

@@ -139,6 +139,20 @@ def test_the_smallest_fleet_that_survives_any_region() -> None:
     assert found.lost_carried_ratio == pytest.approx(1.0)
 
 
+def test_a_fleet_of_three_regions_at_the_goodput_of_its_replicas() -> None:
+    # 60 requests/s over u x 80% must be left when the largest region is lost; half of the load alone needs
+    # ceil(30 / 0.8 u) there. Costs: the replicas beyond ceil(60 x share / 0.8 u) a region, 8 GPUs each, 2.50 USD.
+    plan, unit = ask("failover", tp="8", rate="60"), ask("goodput", tp="8").value("goodput")
+    assert plan.value("unit of a replica") == pytest.approx(unit)
+    own = [-(-60 * share // (0.8 * unit)) for share in (0.5, 0.3, 0.2)]
+    assert plan.value("replicas without failover") == sum(own)
+    left = -(-60 // (0.8 * unit))
+    assert plan.value("replicas") == left + max(own[0], -(-left // 2))
+    assert plan.value("cost of surviving an hour") == pytest.approx(
+        (plan.value("replicas") - sum(own)) * 8 * 2.5
+    )
+
+
 def test_a_lost_region_goes_to_those_that_can_spare() -> None:
     # Others have 20 - 10 = 10 and 10 - 8 = 2 units to spare: 6 units split 5 to 1.
     facts = FailoverFacts((10, 8, 6), unit_per_replica=2.0, utilisation=0.5)
