@@ -85,9 +85,9 @@ def test_a_chunk_moves_what_is_computed_to_its_end() -> None:
 
 
 def test_a_row_that_samples_is_no_longer_pending() -> None:
-    sequence = _sequence(planned_tokens=3, pending_tokens=2)
+    sequence = _sequence(planned_tokens=3, pending_tokens=3)
     assert accept(sequence, _row(), _result(5), now_ms=1.0) == (1, None)
-    assert (sequence.computed_tokens, sequence.planned_tokens, sequence.pending_tokens) == (3, 3, 1)
+    assert (sequence.computed_tokens, sequence.planned_tokens, sequence.pending_tokens) == (3, 3, 2)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def test_events_are_numbered_from_one_and_come_oldest_first() -> None:
     found = _log(3).after(1)
     assert isinstance(found, tuple)
     assert [event.sequence for event in found] == [2, 3]
+    assert [event.change for event in found] == [KVCleared()] * 2
 
 
 def test_a_reader_that_is_up_to_date_gets_nothing() -> None:
