@@ -4,6 +4,7 @@ from ridgeline_testing.planting import Defect
 
 _ENGINE_TESTS = "tests/engine/test_engine.py"
 _ASYNC_TESTS = "tests/engine/test_async.py"
+_STEADY_TESTS = "tests/engine/test_steady.py"
 _COMPLETION_TESTS = "tests/engine/test_completions.py"
 
 LAUNCHES: tuple[Defect, ...] = (
@@ -126,6 +127,34 @@ LAUNCHES: tuple[Defect, ...] = (
         "progress.computed_tokens += run",
         "progress.computed_tokens += min(run, max(1, len(result.tokens)))",
         "tests/engine/test_commit.py::test_rejected_drafts_roll_the_lengths_back[none-accepted]",
+    ),
+    Defect(
+        "a plan is promised beyond its blocks",
+        "ridgeline_engine.steady:_has_blocks",
+        "return kv.pool.can_allocate(need)",
+        "return True",
+        f"{_STEADY_TESTS}::test_blocks_bound_it",
+    ),
+    Defect(
+        "a plan is promised though somebody waits",
+        "ridgeline_engine.steady:steady_steps",
+        "and len(scheduler.waiting) == 0",
+        "",
+        f"{_STEADY_TESTS}::test_a_step_with_a_prompt_or_with_somebody_waiting_is_not_steady",
+    ),
+    Defect(
+        "a plan is promised beyond the next fit of the step model",
+        "ridgeline_engine.steady:steady_steps",
+        "most = max(1, min(left, steps_to_refit))",
+        "most = max(1, left)",
+        f"{_STEADY_TESTS}::test_a_long_decode_is_steady_up_to_the_next_fit_of_the_step_model",
+    ),
+    Defect(
+        "more steps are committed at once than are alike",
+        "ridgeline_engine.engine:Engine.commit",
+        "if opened is None or not 1 <= steps <= steady:",
+        "if opened is None:",
+        f"{_STEADY_TESTS}::test_more_than_was_promised_is_refused",
     ),
     Defect(
         "the host's time is left out of a step",
