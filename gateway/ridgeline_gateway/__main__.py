@@ -28,6 +28,7 @@ from ridgeline_gateway.settings import (
 )
 
 ADMIN_KEY_VARIABLE = "RIDGELINE_ADMIN_KEY"
+REDIS_VARIABLE = "RIDGELINE_REDIS_URL"
 _LIMITS, _TIMING, _LISTEN = LimitSettings(), TimingSettings(), ListenSettings()
 
 
@@ -63,6 +64,12 @@ def _parser() -> argparse.ArgumentParser:
         "--pepper-file",
         type=Path,
         help="file of mode 0600 with the key pepper (else DATA_DIR/pepper, made if missing)",
+    )
+    add(
+        "--redis-url-file",
+        type=Path,
+        help=f"file of mode 0600 with redis://... of the store that gateways share (else ${REDIS_VARIABLE}, else "
+        "SQLite files in the data folder)",
     )
     add(
         "--gateway-id", default=None, help="this gateway's name towards workers (default: host name and port)"
@@ -129,7 +136,7 @@ def read_settings(arguments: argparse.Namespace, environment: Mapping[str, str])
             product_version=_version(),
         ),
         router_address=_address(arguments.router),
-        store=StoreSettings(data_dir),
+        store=StoreSettings(data_dir, _redis_url(arguments, environment)),
         secrets=_secrets(arguments, data_dir, environment),
         listen=ListenSettings(arguments.host, arguments.port, arguments.admin_host, arguments.admin_port),
         limits=LimitSettings(
@@ -173,6 +180,12 @@ def _secrets(arguments: argparse.Namespace, data_dir: Path, environment: Mapping
     else:
         pepper = kept_secret(data_dir / "pepper", lambda: secrets.token_hex(32), flag="the pepper")
     return Secrets(pepper=pepper.encode(), admin_key=admin_key)
+
+
+def _redis_url(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+    if arguments.redis_url_file is not None:
+        return read_secret(arguments.redis_url_file, flag="--redis-url-file")
+    return environment.get(REDIS_VARIABLE) or None
 
 
 def _version() -> str:

@@ -8,8 +8,8 @@ from ridgeline_contracts.errors import InvalidRequest
 from ridgeline_contracts.ids import ModelName, TenantId
 
 from ridgeline_gateway.api_errors import invalid_body
-from ridgeline_gateway.bucket import MICRO, BucketLimits
-from ridgeline_gateway.quota import UNIT, Standing
+from ridgeline_gateway.quota.limits import MICRO, UNIT, BucketLimits
+from ridgeline_gateway.quota.steps import Standing
 from ridgeline_gateway.tenants import KeyRecord, StoreLoss, Tenant, TenantClass
 
 _LARGEST_TOKENS = (2**53 - 1) / MICRO
@@ -107,7 +107,7 @@ class RotationBody(BaseModel):
 
 def merged_tenant(tenant: Tenant, changes: dict[str, Any]) -> TenantBody:
     """`tenant` with the given fields changed, the others as they are. Raises InvalidRequest as PUT does."""
-    held = tenant_object(tenant, Standing(None, None, None))
+    held = tenant_object(tenant, Standing())
     try:
         body = {name: held[name] for name in held if name not in ("id", "standing")} | changes
         return TenantBody.model_validate(body)
@@ -147,7 +147,7 @@ def tenant_object(tenant: Tenant, standing: Standing) -> dict[str, Any]:
 
 
 def standing_object(standing: Standing) -> dict[str, Any] | None:
-    """None for an unlimited tenant."""
+    """None for a tenant without limit on tokens."""
     if standing.limit_micro is None or standing.remaining_micro is None:
         return None
     return {
@@ -156,6 +156,7 @@ def standing_object(standing: Standing) -> dict[str, Any] | None:
         "remaining_tokens": standing.remaining_micro / MICRO,
         "reserved_tokens": standing.reserved_micro / MICRO,
         "reset_ms": standing.reset_ms,
+        "open_requests": standing.open_requests,
     }
 
 

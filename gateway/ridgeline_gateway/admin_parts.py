@@ -15,7 +15,9 @@ from starlette.responses import Response
 from ridgeline_gateway.authenticate import Authenticator
 from ridgeline_gateway.health import Health
 from ridgeline_gateway.metrics import GatewayMetrics
-from ridgeline_gateway.quota import QuotaStore
+from ridgeline_gateway.prices.book import PriceBook
+from ridgeline_gateway.quota.desk import QuotaDesk
+from ridgeline_gateway.quota.store import AccountStore
 from ridgeline_gateway.request_body import parse_body
 from ridgeline_gateway.settings import Secrets
 from ridgeline_gateway.tenants import Tenant, TenantStore, check_tenant_id
@@ -29,7 +31,9 @@ class AdminParts:
     """What the admin API stands on."""
 
     tenants: TenantStore
-    quota: QuotaStore
+    quota: QuotaDesk
+    accounts: AccountStore
+    prices: PriceBook
     authenticator: Authenticator
     metrics: GatewayMetrics
     health: Callable[[], Health]

@@ -18,8 +18,12 @@ from ridgeline_gateway.api_completions import DEFAULT_OUTPUT_TOKENS, CompletionB
 from ridgeline_gateway.api_errors import ContextTooLong
 from ridgeline_gateway.generation import Fleet, Generation
 from ridgeline_gateway.job import Job
-from ridgeline_gateway.quota import Price, QuotaStore
-from ridgeline_gateway.run import Run, RunFacts
+from ridgeline_gateway.prices.book import PriceBook
+from ridgeline_gateway.prices.price import Price
+from ridgeline_gateway.quota.account import LeaseId
+from ridgeline_gateway.quota.desk import QuotaDesk, wanted_within
+from ridgeline_gateway.quota.hold import Hold, HoldPlan
+from ridgeline_gateway.run import Learning, Run, RunFacts
 from ridgeline_gateway.served_models import ServedModel, ServedModels
 from ridgeline_gateway.tenants import Tenant
 from ridgeline_gateway.text_model import check_token_ids
@@ -49,12 +53,20 @@ class Admission:
     """Admits requests of both generation endpoints."""
 
     def __init__(
-        self, fleet: Fleet, models: ServedModels, quota: QuotaStore, *, price: Price, pepper: bytes
+        self,
+        fleet: Fleet,
+        models: ServedModels,
+        desk: QuotaDesk,
+        *,
+        prices: PriceBook,
+        learning: Learning,
+        pepper: bytes,
     ) -> None:
         self._fleet = fleet
         self._models = models
-        self._quota = quota
-        self._price = price
+        self._desk = desk
+        self._prices = prices
+        self._learning = learning
         self._pepper = pepper
 
     async def chat(self, arrival: Arrival, body: ChatBody) -> Run:
@@ -66,10 +78,12 @@ class Admission:
         prompt = await self._encoded(
             lambda: model.text.encode_chat(messages), arrival.tenant, model, size=size
         )
+        price = await self._prices.current(model.name)
         default = self._fleet.limits.default_output_tokens
-        limit = self._output_limit(arrival.tenant, model, [prompt], body, body.output_limit, default)
+        limit = self._output_limit(arrival.tenant, model, [prompt], body, body.output_limit, default, price)
         params = sampling_params(body, model, max_tokens=limit, logprobs=body.top_count)
-        return await self._run(arrival, model, [prompt], body, params)
+        stated = body.output_limit is not None
+        return await self._run(arrival, model, [prompt], body, params, price, stated=stated)
 
     async def completion(self, arrival: Arrival, body: CompletionBody) -> Run:
         """As `chat`, for one or several plain prompts."""
@@ -83,11 +97,13 @@ class Admission:
                 param="prompt",
             )
         prompts = [await self._encoded_plain(prompt, arrival.tenant, model) for prompt in given]
+        price = await self._prices.current(model.name)
         limit = self._output_limit(
-            arrival.tenant, model, prompts, body, body.max_tokens, DEFAULT_OUTPUT_TOKENS
+            arrival.tenant, model, prompts, body, body.max_tokens, DEFAULT_OUTPUT_TOKENS, price
         )
         params = sampling_params(body, model, max_tokens=limit, logprobs=body.logprobs)
-        return await self._run(arrival, model, prompts, body, params)
+        # OpenAI's default for completions is short, and reserved whole.
+        return await self._run(arrival, model, prompts, body, params, price, stated=True)
 
     async def _encoded_plain(self, prompt: Prompt, tenant: Tenant, model: ServedModel) -> _Encoded:
         if isinstance(prompt, str):
@@ -116,6 +132,7 @@ class Admission:
         body: GenerationBody,
         stated: int | None,
         default: int,
+        price: Price,
     ) -> int:
         """Tokens that each choice may have. Raises ContextTooLong or InvalidRequest."""
         context = min(model.capabilities.max_context_tokens, tenant.max_context_tokens or 2**31)
@@ -137,16 +154,18 @@ class Admission:
                 )
             return stated
         return min(
-            room, default, tenant.max_output_tokens or default, self._affordable(tenant, prompts, body)
+            room, default, tenant.max_output_tokens or default, self._affordable(tenant, prompts, body, price)
         )
 
-    def _affordable(self, tenant: Tenant, prompts: Sequence[_Encoded], body: GenerationBody) -> int:
+    def _affordable(
+        self, tenant: Tenant, prompts: Sequence[_Encoded], body: GenerationBody, price: Price
+    ) -> int:
         """What a full bucket could pay for each choice: a default must not ask for what can never fit."""
         if tenant.quota is None:
             return 2**31
-        prompt_micro = self._price.prompt_micro * sum(len(prompt.ids) for prompt in prompts)
+        prompt_micro = price.weights.prompt * sum(len(prompt.ids) for prompt in prompts)
         left_micro = tenant.quota.burst_micro - prompt_micro
-        return max(1, left_micro // (self._price.output_micro * len(prompts) * body.choices))
+        return max(1, left_micro // (price.weights.output * len(prompts) * body.choices))
 
     async def _run(
         self,
@@ -155,15 +174,14 @@ class Admission:
         prompts: Sequence[_Encoded],
         body: GenerationBody,
         params: SamplingParams,
+        price: Price,
+        *,
+        stated: bool,
     ) -> Run:
         fleet, tenant = self._fleet, arrival.tenant
         rules = text_rules(body, logprobs=params.logprobs is not None, limits=fleet.limits)
         choices = len(prompts) * body.choices
-        amount = self._price.of(
-            prompt_tokens=sum(len(prompt.ids) for prompt in prompts),
-            cached_tokens=0,
-            output_tokens=params.max_tokens * choices,
-        )
+        plan = self._hold_plan(tenant, model, prompts, price, params.max_tokens, choices, stated=stated)
         template = Job(
             request_id=arrival.request_id,
             tenant=tenant,
@@ -186,7 +204,8 @@ class Admission:
             arrived_ms=arrival.arrived_ms,
             choices=choices,
         )
-        grant = await self._quota.reserve(tenant, arrival.request_id, amount)
+        lease_id = LeaseId(arrival.request_id)
+        grant = await self._desk.reserve(tenant, lease_id, wanted_within(plan.wanted, tenant))
         # No await from here on: what is reserved is the run's to settle.
         generations = [
             Generation(job, fleet, arrived_ms=arrival.arrived_ms, hold=not body.stream)
@@ -195,12 +214,34 @@ class Admission:
         return Run(
             facts,
             generations,
-            grant,
-            quota=self._quota,
-            price=self._price,
+            Hold(self._desk, grant, plan),
+            learning=self._learning,
             clock=fleet.clock,
             background=fleet.background,
         )
+
+    def _hold_plan(
+        self,
+        tenant: Tenant,
+        model: ServedModel,
+        prompts: Sequence[_Encoded],
+        price: Price,
+        max_tokens: int,
+        choices: int,
+        *,
+        stated: bool,
+    ) -> HoldPlan:
+        """All of a stated max_tokens; of a default what such replies needed so far, topped up as they grow."""
+        learning, prompt_tokens = self._learning, sum(len(prompt.ids) for prompt in prompts)
+        each = max_tokens
+        if not stated:
+            each = learning.outputs.tokens(tenant.tenant_id, model.name, most=max_tokens)
+        kv_micro = 0
+        if tenant.kv_quota is not None:
+            kv_micro = learning.kv.kv_micro(
+                model.name, prompt_tokens=prompt_tokens, output_tokens=each * choices
+            )
+        return HoldPlan(price, prompt_tokens, each * choices, max_tokens * choices, kv_micro)
 
     def _cache_salt(self, tenant: Tenant) -> bytes:
         """Equal for tenants of one trust group, on every gateway with the same pepper; unknown to everybody else."""

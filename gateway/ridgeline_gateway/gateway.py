@@ -20,8 +20,12 @@ from ridgeline_gateway.directory import WorkerDirectory
 from ridgeline_gateway.generation import Fleet
 from ridgeline_gateway.health import Health
 from ridgeline_gateway.metrics import GatewayMetrics
-from ridgeline_gateway.quota import Price, QuotaStore
+from ridgeline_gateway.prices.book import PriceBook
+from ridgeline_gateway.quota.desk import QuotaDesk
+from ridgeline_gateway.quota.estimate import KvEstimator, OutputEstimator
+from ridgeline_gateway.quota.store import AccountStore
 from ridgeline_gateway.router_client import RouterClient
+from ridgeline_gateway.run import Learning
 from ridgeline_gateway.served_models import ServedModels
 from ridgeline_gateway.settings import GatewaySettings
 from ridgeline_gateway.tenants import TenantStore
@@ -35,7 +39,9 @@ class GatewayStores:
     """State that may be shared by several gateways."""
 
     tenants: TenantStore
-    quota: QuotaStore
+    accounts: AccountStore
+    replicas: Callable[[], int] = lambda: 1
+    """Gateways that share them, as last known."""
 
 
 class Gateway:
@@ -85,8 +91,16 @@ class Gateway:
             limits=settings.limits,
             background=self.background,
         )
-        price = Price()
-        admission = Admission(fleet, models, stores.quota, price=price, pepper=settings.secrets.pepper)
+        self.quota = QuotaDesk(stores.accounts, clock=clock, replicas=stores.replicas)
+        self.prices = PriceBook(stores.tenants, clock=clock, cache_ms=timing.key_cache_ms)
+        admission = Admission(
+            fleet,
+            models,
+            self.quota,
+            prices=self.prices,
+            learning=Learning(OutputEstimator(), KvEstimator()),
+            pepper=settings.secrets.pepper,
+        )
         self.app: FastAPI = create_app(
             AppParts(
                 authenticator=self.authenticator,
@@ -103,7 +117,9 @@ class Gateway:
         self.admin_app: FastAPI = create_admin_app(
             AdminParts(
                 tenants=stores.tenants,
-                quota=stores.quota,
+                quota=self.quota,
+                prices=self.prices,
+                accounts=stores.accounts,
                 authenticator=self.authenticator,
                 metrics=self.metrics,
                 health=self.health,
@@ -118,6 +134,7 @@ class Gateway:
         self._watches = [
             asyncio.create_task(self.router.watch(self._on_workers), name="router-watch"),
             asyncio.create_task(self.models.keep_loaded(), name="tokenizers"),
+            asyncio.create_task(self.quota.keep(), name="quota"),
         ]
 
     def drain(self) -> None:
@@ -141,6 +158,7 @@ class Gateway:
         await asyncio.gather(*self._watches, return_exceptions=True)
         await self.links.close()
         await self.router.close()
+        await self.quota.close()
         await self._stores.tenants.close()
 
     def _on_workers(self, workers: router_pb2.WorkerSet) -> None:
@@ -159,5 +177,24 @@ def _metrics(gateway: Gateway) -> GatewayMetrics:
     )
     metrics.watch(
         "background_tasks", "Settlements and releases under way.", lambda: gateway.background.running
+    )
+    metrics.watch(
+        "quota_store_lost",
+        "1 while the shared quota store does not answer.",
+        lambda: gateway.quota.store_lost,
+    )
+    metrics.watch(
+        "quota_unsettled", "Settlements that the store has not taken yet.", lambda: gateway.quota.unsettled
+    )
+    metrics.watch(
+        "quota_open_leases",
+        "Reservations of live requests of this gateway.",
+        lambda: gateway.quota.open_leases,
+    )
+    metrics.watch_total(
+        "quota_admitted_alone", "Requests admitted without the store.", lambda: gateway.quota.admitted_alone
+    )
+    metrics.watch_total(
+        "quota_refused_alone", "Requests refused for lack of the store.", lambda: gateway.quota.refused_alone
     )
     return metrics

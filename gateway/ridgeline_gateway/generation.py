@@ -114,6 +114,7 @@ class Generation:
         self._failure: RidgelineError | None = None
         self._ended = False
         self._closed = False
+        self._dropped_tokens = 0
         self.clocks = Clocks()
         self.attempts = 1
 
@@ -159,6 +160,28 @@ class Generation:
         prompt_tokens = len(self._job.prompt)
         output = sum(self._output_tokens(choice, failed=failed) for choice in range(self._job.choices))
         return Used(prompt_tokens, min(cached, prompt_tokens), output)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all choices, so far, up to each one's stop."""
+        return sum(stream.tokens for stream in self._attempt.streams)
+
+    @property
+    def kv_held_ms(self) -> float:
+        """How long the engine held this prompt's KV, as far as it told."""
+        clocks = self.clocks
+        if clocks.engine_total_ms is None:
+            return 0.0
+        return max(0.0, clocks.engine_total_ms - (clocks.engine_queue_ms or 0.0))
+
+    def platform_tokens(self, used: Used) -> int:
+        """Tokens made and not charged: earlier attempts, overshoot, rejected drafts, recomputation. After `close`."""
+        counts = [finish.counts for finish in self._attempt.finishes.values()]
+        emitted = sum(count.emitted_tokens for count in counts)
+        computed = sum(count.computed_tokens for count in counts)
+        prefilled = max((count.prompt_tokens - count.cached_tokens for count in counts), default=0)
+        overshoot = max(0, emitted - used.output_tokens)
+        return self._dropped_tokens + overshoot + max(0, computed - prefilled - emitted)
 
     def _output_tokens(self, choice: int, *, failed: bool) -> int:
         stream = self._attempt.streams[choice]
@@ -287,6 +310,7 @@ class Generation:
             await self._pause()
         self._excluded = [attempt.worker] if others else []
         self._kept = []
+        self._dropped_tokens += self.output_tokens
         self._read_any = False
         self.clocks.gateway_ttft_ms = None
         self._attempt = self._fresh_attempt(attempt.number + 1)

@@ -1,14 +1,28 @@
 """Prometheus metrics of a gateway. Labels are bounded: tenants and models that exist, codes of the error tree."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from ridgeline_gateway.bucket import MICRO
+from ridgeline_gateway.quota.limits import MICRO
 from ridgeline_gateway.run import Bill, RunFacts
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class _ReadCounter(Collector):
+    """A counter that is read when it is scraped."""
+
+    def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self._name = name
+        self._help = help_text
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._help, value=self._read())
 
 
 class GatewayMetrics:
@@ -64,6 +78,10 @@ class GatewayMetrics:
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""
         Gauge(f"ridgeline_gateway_{name}", help_text, registry=self.registry).set_function(read)
+
+    def watch_total(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """A counter that another object counts."""
+        self.registry.register(_ReadCounter(f"ridgeline_gateway_{name}", help_text, read))
 
     def http_response(self, status: int) -> None:
         self._http.labels(str(status)).inc()

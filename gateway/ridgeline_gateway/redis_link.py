@@ -34,11 +34,15 @@ class RedisLink:
     """A pool of connections. Commands that fail for lack of a server raise StoreUnreachable, at most seconds later."""
 
     def __init__(self, url: str) -> None:
+        self.epoch = 0
+        """Counts the servers, or lives of one server, that this link has talked to."""
+        self._server: str | None = None
         try:
             self._redis: Any = Redis.from_url(
                 url,
                 socket_connect_timeout=_CONNECT_TIMEOUT_S,
                 socket_timeout=_SOCKET_TIMEOUT_S,
+                redis_connect_func=self._greet,
                 # One place retries, and it knows what may be repeated: the caller.
                 retry=None,
             )
@@ -62,6 +66,17 @@ class RedisLink:
                 return await self._redis.execute_command("EVAL", script.text, *words)
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             raise _unreachable(error) from error
+
+    async def _greet(self, connection: Any) -> None:
+        """Asks each new connection's server which life of it this is."""
+        await connection.on_connect()
+        await connection.send_command("INFO", "server")
+        answer = await connection.read_response()
+        text = answer.decode() if isinstance(answer, bytes) else str(answer)
+        server = next((line for line in text.splitlines() if line.startswith("run_id:")), "")
+        if self._server is not None and server != self._server:
+            self.epoch += 1
+        self._server = server
 
     async def close(self) -> None:
         try:

@@ -52,7 +52,7 @@ class RunReply(Response):
         raise NotImplementedError
 
     def _abandon(self, error: RidgelineError) -> None:
-        settling = self._run.abandon(failed=not isinstance(error, Cancelled))
+        settling = self._run.abandon(error.code, failed=not isinstance(error, Cancelled))
         settling.add_done_callback(lambda task: self._report(task, error.code))
 
     def _report(self, settling: asyncio.Task[Bill], outcome: str) -> None:
@@ -143,7 +143,7 @@ class StreamReply(RunReply):
             "content-type": "text/event-stream; charset=utf-8",
             "cache-control": "no-cache",
             "x-accel-buffering": "no",
-            **quota_headers(self._run.grant.standing),
+            **quota_headers(self._run.standing),
         }
 
 

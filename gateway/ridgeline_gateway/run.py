@@ -8,9 +8,13 @@ from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.ids import ModelName, RequestId
 
 from ridgeline_gateway.background import Background
-from ridgeline_gateway.bucket import MICRO
 from ridgeline_gateway.generation import Batch, Clocks, Generation, Used
-from ridgeline_gateway.quota import UNIT, Grant, Price, QuotaStore, Receipt, Standing
+from ridgeline_gateway.ledger.record import LedgerEntry
+from ridgeline_gateway.quota.desk import Receipt
+from ridgeline_gateway.quota.estimate import KvEstimator, OutputEstimator, kv_held_micro
+from ridgeline_gateway.quota.hold import Hold
+from ridgeline_gateway.quota.limits import MICRO, UNIT
+from ridgeline_gateway.quota.steps import Standing
 from ridgeline_gateway.tenants import Tenant
 
 _QUEUED_BATCHES = 64
@@ -39,6 +43,7 @@ class Bill:
     receipt: Receipt
     clocks: Clocks
     attempts: int
+    price_version: str
 
     def extension(self, request_id: RequestId) -> dict[str, Any]:
         """The `ridgeline` object of a reply. Quota in resource tokens."""
@@ -49,9 +54,11 @@ class Bill:
             "clocks": self.clock_values(),
             "quota": {
                 "unit": UNIT,
+                "price_version": self.price_version,
                 "reserved": self.receipt.reserved_micro / MICRO,
                 "charged": self.receipt.charged_micro / MICRO,
                 "refunded": self.receipt.refunded_micro / MICRO,
+                "cached_tokens": self.used.cached_tokens,
                 **_standing(self.receipt.standing),
             },
         }
@@ -71,6 +78,14 @@ class Bill:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What every request teaches about the next."""
+
+    outputs: OutputEstimator
+    kv: KvEstimator
+
+
 class Run:
     """Pull `next_batch` until None, then `finish`; or `abandon` at any time. The first of the two settles the quota."""
 
@@ -78,73 +93,106 @@ class Run:
         self,
         facts: RunFacts,
         generations: list[Generation],
-        grant: Grant,
+        hold: Hold,
         *,
-        quota: QuotaStore,
-        price: Price,
+        learning: Learning,
         clock: Clock,
         background: Background,
     ) -> None:
         self.facts = facts
-        self.grant = grant
+        self._hold = hold
         self._generations = generations
         self._choices_each = facts.choices // len(generations)
-        self._quota = quota
-        self._price = price
+        self._learning = learning
         self._clock = clock
         self._background = background
         self._merged = _Merged(generations, self._choices_each) if len(generations) > 1 else None
         self._settling: asyncio.Task[Bill] | None = None
 
+    @property
+    def standing(self) -> Standing:
+        """The tenant's account after the reservation."""
+        return self._hold.grant.standing
+
     async def next_batch(self) -> Batch | None:
-        """The next deltas by choice, over all prompts; None after the last. Raises what the request failed with."""
+        """The next deltas by choice, over all prompts; None after the last. Raises what the request failed with,
+        RateLimited when the quota ends in the middle."""
         if self._merged is not None:
-            return await self._merged.next_batch()
-        return await self._generations[0].next_batch()
+            batch = await self._merged.next_batch()
+        else:
+            batch = await self._generations[0].next_batch()
+        await self._hold.cover(sum(generation.output_tokens for generation in self._generations))
+        return batch
 
     async def finish(self) -> Bill:
         """Settles after the last batch."""
-        return await asyncio.shield(self._settle(failed=False))
+        return await asyncio.shield(self._settle("ok", failed=False))
 
-    def abandon(self, *, failed: bool) -> asyncio.Task[Bill]:
+    def abandon(self, outcome: str, *, failed: bool) -> asyncio.Task[Bill]:
         """Cancels what still runs and settles, in the background. `failed`: the platform's fault, not the client's."""
-        return self._settle(failed=failed)
+        return self._settle(outcome, failed=failed)
 
-    def _settle(self, *, failed: bool) -> asyncio.Task[Bill]:
+    def _settle(self, outcome: str, *, failed: bool) -> asyncio.Task[Bill]:
         if self._settling is None:
-            self._settling = self._background.start(self._close(failed=failed))
+            self._settling = self._background.start(self._close(outcome, failed=failed))
         return self._settling
 
-    async def _close(self, *, failed: bool) -> Bill:
+    async def _close(self, outcome: str, *, failed: bool) -> Bill:
         if self._merged is not None:
             await self._merged.stop()
-        used = Used()
+        used, platform_tokens = Used(), 0
         try:
             await asyncio.gather(*(generation.close() for generation in self._generations))
-            used = self._used(failed=failed)
+            used, platform_tokens = self._used(failed=failed)
         finally:
             # Whatever went wrong above, nothing stays reserved.
-            charged = self._price.of(
-                prompt_tokens=used.prompt_tokens,
-                cached_tokens=used.cached_tokens,
-                output_tokens=used.output_tokens,
-            )
-            # A worker that made more than it was asked for did so at the platform's cost.
-            receipt = await self._quota.settle(self.grant, min(charged, self.grant.reserved_micro))
+            receipt = await self._hold.settle(self._entry(used, platform_tokens, outcome))
+        self._learn(used, outcome)
         clocks = self._generations[0].clocks
         clocks.gateway_total_ms = self._clock.monotonic_ms() - self.facts.arrived_ms
-        return Bill(
-            used, receipt, clocks, attempts=max(generation.attempts for generation in self._generations)
+        return Bill(used, receipt, clocks, self._attempts, self._hold.price.version)
+
+    @property
+    def _attempts(self) -> int:
+        return max(generation.attempts for generation in self._generations)
+
+    def _entry(self, used: Used, platform_tokens: int, outcome: str) -> LedgerEntry:
+        facts = self.facts
+        held_ms = max(generation.kv_held_ms for generation in self._generations)
+        return LedgerEntry(
+            request_id=facts.request_id,
+            model=facts.model,
+            price_version=self._hold.price.version,
+            prompt_tokens=used.prompt_tokens,
+            cached_tokens=used.cached_tokens,
+            output_tokens=used.output_tokens,
+            kv_micro=kv_held_micro(
+                prompt_tokens=used.prompt_tokens, output_tokens=used.output_tokens, held_ms=held_ms
+            ),
+            platform_tokens=platform_tokens,
+            attempts=self._attempts,
+            outcome=outcome,
         )
 
-    def _used(self, *, failed: bool) -> Used:
-        total = Used()
+    def _learn(self, used: Used, outcome: str) -> None:
+        if outcome != "ok":
+            return
+        facts = self.facts
+        self._learning.outputs.learn(
+            facts.tenant.tenant_id, facts.model, -(-used.output_tokens // facts.choices)
+        )
+        held_ms = max(generation.kv_held_ms for generation in self._generations)
+        self._learning.kv.learn(facts.model, output_tokens=used.output_tokens, held_ms=held_ms)
+
+    def _used(self, *, failed: bool) -> tuple[Used, int]:
+        total, platform_tokens = Used(), 0
         for generation in self._generations:
             used = generation.used(failed=failed)
             total.prompt_tokens += used.prompt_tokens
             total.cached_tokens += used.cached_tokens
             total.output_tokens += used.output_tokens
-        return total
+            platform_tokens += generation.platform_tokens(used)
+        return total, platform_tokens
 
 
 class _Merged:
@@ -192,15 +240,26 @@ def _standing(standing: Standing) -> dict[str, float | None]:
 
 
 def quota_headers(standing: Standing) -> dict[str, str]:
-    """`x-ratelimit-*` in whole resource tokens, rounded down; nothing for an unlimited tenant."""
-    if standing.limit_micro is None or standing.remaining_micro is None or standing.reset_ms is None:
-        return {}
-    return {
-        "x-ratelimit-limit-tokens": str(standing.limit_micro // MICRO),
-        "x-ratelimit-remaining-tokens": str(standing.remaining_micro // MICRO),
-        "x-ratelimit-reset-tokens": f"{standing.reset_ms}ms",
-        "x-ratelimit-unit": UNIT,
-    }
+    """`x-ratelimit-*`: tokens in whole resource tokens, rounded down, a debt below zero; requests at once; KV in
+    whole KV-token-seconds. Nothing for what has no limit."""
+    headers: dict[str, str] = {}
+    buckets = (
+        ("tokens", standing.limit_micro, standing.remaining_micro, standing.reset_ms),
+        ("kv-token-seconds", standing.kv_limit_micro, standing.kv_remaining_micro, standing.kv_reset_ms),
+    )
+    for name, limit, remaining, reset_ms in buckets:
+        if limit is not None and remaining is not None and reset_ms is not None:
+            headers[f"x-ratelimit-limit-{name}"] = str(limit // MICRO)
+            headers[f"x-ratelimit-remaining-{name}"] = str(remaining // MICRO)
+            headers[f"x-ratelimit-reset-{name}"] = f"{reset_ms}ms"
+    if standing.limit_micro is not None:
+        headers["x-ratelimit-unit"] = UNIT
+    if standing.max_concurrent is not None:
+        left = max(0, standing.max_concurrent - standing.open_requests)
+        headers["x-ratelimit-limit-requests"] = str(standing.max_concurrent)
+        headers["x-ratelimit-remaining-requests"] = str(left)
+        headers["x-ratelimit-requests-unit"] = "at-once"
+    return headers
 
 
 async def collect(run: Run) -> Batch:

@@ -17,10 +17,9 @@ from fastapi import FastAPI
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import SettingsError
 
-from ridgeline_gateway.gateway import Gateway, GatewayStores
-from ridgeline_gateway.quota import InProcessQuota
+from ridgeline_gateway.gateway import Gateway
 from ridgeline_gateway.settings import GatewaySettings
-from ridgeline_gateway.tenants_sqlite import SqliteTenants
+from ridgeline_gateway.stores import open_stores
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
@@ -54,7 +53,7 @@ def open_listeners(settings: GatewaySettings) -> Listeners:
 async def serve(settings: GatewaySettings, listeners: Listeners, *, ready_file: Path | None) -> None:
     """Serves until SIGTERM or SIGINT, then drains: not ready, `drain_delay_ms` of further service, streams finish."""
     clock = SystemClock()
-    stores = GatewayStores(SqliteTenants(settings.store.tenants_file), InProcessQuota(clock))
+    stores = open_stores(settings, clock=clock)
     gateway = Gateway(settings, stores, clock=clock)
     gateway.start()
     timing = settings.timing

@@ -37,6 +37,10 @@ class StoreSettings:
         return self.data_dir / "tenants.sqlite3"
 
     @property
+    def quota_file(self) -> Path:
+        return self.data_dir / "quota.sqlite3"
+
+    @property
     def tokenizers_dir(self) -> Path:
         return self.data_dir / "tokenizers"
 

@@ -8,7 +8,7 @@ from typing import Any
 from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.ids import ModelName, TenantId
 
-from ridgeline_gateway.bucket import BucketLimits
+from ridgeline_gateway.quota.limits import BucketLimits
 from ridgeline_gateway.tenants import StoreLoss, Tenant, TenantClass
 
 _NAMES = frozenset(field.name for field in fields(Tenant))

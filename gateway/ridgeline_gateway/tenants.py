@@ -8,7 +8,8 @@ from typing import Protocol
 from ridgeline_contracts.errors import InvalidRequest
 from ridgeline_contracts.ids import KeyId, ModelName, TenantId
 
-from ridgeline_gateway.bucket import BucketLimits
+from ridgeline_gateway.prices.price import Price
+from ridgeline_gateway.quota.limits import BucketLimits, QuotaLimits
 
 _TENANT_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -48,6 +49,10 @@ class Tenant:
     debt_cap_micro: int = 0
     """How far a running request without max_tokens may take the bucket below zero."""
     on_store_loss: StoreLoss = StoreLoss.OPEN
+
+    @property
+    def limits(self) -> QuotaLimits:
+        return QuotaLimits(self.quota, self.kv_quota, self.max_concurrent_requests, self.debt_cap_micro)
 
     def may_use(self, model: ModelName) -> bool:
         return self.models is None or model in self.models
@@ -113,6 +118,14 @@ class TenantStore(Protocol):
 
     async def revoke_key(self, key_id: KeyId, *, at_wall_ms: int) -> bool:
         """False if there is no such key. Revoking twice keeps the first time."""
+        ...
+
+    async def freeze_price(self, price: Price) -> None:
+        """Raises Conflict if this model has such a version already."""
+        ...
+
+    async def prices(self) -> list[Price]:
+        """All versions of all models, those of a model in the order in which they were frozen."""
         ...
 
     async def owner_of(self, key_id: KeyId) -> KeyOwner | None: ...

@@ -2,6 +2,8 @@
 
 All keys lie in one slot, `{tenants}`:
 
+    ridgeline:{tenants}:prices         list: price versions, oldest first
+    ridgeline:{tenants}:price-names    set: model and version of each
     ridgeline:{tenants}:documents      hash: tenant id -> document
     ridgeline:{tenants}:keys:TENANT    set: key ids
     ridgeline:{tenants}:key:KEY        hash: tenant, hash, created, and where they apply expires, revoked
@@ -12,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from ridgeline_contracts.errors import Conflict, NotFound
 from ridgeline_contracts.ids import KeyId, TenantId
 
+from ridgeline_gateway.prices.price import Price, price_document, read_price, version_exists
 from ridgeline_gateway.redis_link import RedisLink, Script
 from ridgeline_gateway.tenant_documents import read_tenant, tenant_document
 from ridgeline_gateway.tenants import KeyOwner, KeyRecord, Tenant
 
 _PREFIX = "ridgeline:{tenants}"
 _DOCUMENTS = f"{_PREFIX}:documents"
+_PRICES, _PRICE_NAMES = f"{_PREFIX}:prices", f"{_PREFIX}:price-names"
 
 # Arguments: tenant, key id, hash, created, expires or '', end of the others or '', prefix of key records.
 _ADD_KEY = """
@@ -34,6 +38,11 @@ redis.call('HSET', KEYS[3], 'tenant', ARGV[1], 'hash', ARGV[3], 'created', ARGV[
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[3], 'expires', ARGV[5]) end
 redis.call('SADD', KEYS[2], ARGV[2])
 return 'added'
+"""
+_FREEZE = """
+if redis.call('SADD', KEYS[2], ARGV[1]) == 0 then return 0 end
+redis.call('RPUSH', KEYS[1], ARGV[2])
+return 1
 """
 _REVOKE = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
@@ -68,6 +77,7 @@ class RedisTenants:
     def __init__(self, link: RedisLink) -> None:
         self._link = link
         self._add, self._revoke, self._delete = Script(_ADD_KEY), Script(_REVOKE), Script(_DELETE)
+        self._freeze = Script(_FREEZE)
         self._owner, self._keys = Script(_OWNER), Script(_KEYS)
 
     async def put_tenant(self, tenant: Tenant) -> bool:
@@ -100,6 +110,15 @@ class RedisTenants:
 
     async def revoke_key(self, key_id: KeyId, *, at_wall_ms: int) -> bool:
         return bool(await self._link.run(self._revoke, (_record(key_id),), (at_wall_ms,)))
+
+    async def freeze_price(self, price: Price) -> None:
+        words = (f"{price.model} {price.version}", price_document(price))
+        if not await self._link.run(self._freeze, (_PRICES, _PRICE_NAMES), words):
+            raise version_exists(price)
+
+    async def prices(self) -> list[Price]:
+        documents = await self._link.command("LRANGE", _PRICES, 0, -1)
+        return [read_price(document.decode()) for document in documents]
 
     async def owner_of(self, key_id: KeyId) -> KeyOwner | None:
         found = await self._link.run(self._owner, (_DOCUMENTS, _record(key_id)), ())

@@ -7,6 +7,7 @@ from typing import Any
 from ridgeline_contracts.errors import Conflict, NotFound
 from ridgeline_contracts.ids import KeyId, TenantId
 
+from ridgeline_gateway.prices.price import Price, price_document, read_price, version_exists
 from ridgeline_gateway.sqlite_file import SqliteFile
 from ridgeline_gateway.tenant_documents import read_tenant, tenant_document
 from ridgeline_gateway.tenants import KeyOwner, KeyRecord, Tenant
@@ -52,6 +53,12 @@ ALTER TABLE tenants DROP COLUMN trust_group;
 ALTER TABLE tenants DROP COLUMN max_context_tokens;
 ALTER TABLE tenants DROP COLUMN max_output_tokens
 """
+_PRICES = """
+CREATE TABLE prices (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    model TEXT NOT NULL, version TEXT NOT NULL, document TEXT NOT NULL, UNIQUE (model, version)
+) STRICT
+"""
 _KEY_COLUMNS = "key_id, tenant_id, key_hash, created_ms, expires_ms, revoked_ms"
 
 
@@ -59,7 +66,7 @@ class SqliteTenants:
     """A TenantStore in the file at `path`. Raises SettingsError as SqliteFile does."""
 
     def __init__(self, path: Path) -> None:
-        self._file = SqliteFile(path, (_FIRST, _DOCUMENTS), what="tenant store")
+        self._file = SqliteFile(path, (_FIRST, _DOCUMENTS, _PRICES), what="tenant store")
 
     async def put_tenant(self, tenant: Tenant) -> bool:
         def write(db: sqlite3.Connection) -> bool:
@@ -107,6 +114,21 @@ class SqliteTenants:
     async def revoke_key(self, key_id: KeyId, *, at_wall_ms: int) -> bool:
         command = "UPDATE keys SET revoked_ms = coalesce(revoked_ms, ?) WHERE key_id = ?"
         return await self._file.run(lambda db: db.execute(command, (at_wall_ms, key_id)).rowcount) > 0
+
+    async def freeze_price(self, price: Price) -> None:
+        def write(db: sqlite3.Connection) -> None:
+            row = (price.model, price.version, price_document(price))
+            try:
+                db.execute("INSERT INTO prices (model, version, document) VALUES (?, ?, ?)", row)
+            except sqlite3.IntegrityError as error:
+                raise version_exists(price) from error
+
+        await self._file.write(write)
+
+    async def prices(self) -> list[Price]:
+        query = "SELECT document FROM prices ORDER BY position"
+        rows = await self._file.run(lambda db: db.execute(query).fetchall())
+        return [read_price(document) for (document,) in rows]
 
     async def owner_of(self, key_id: KeyId) -> KeyOwner | None:
         def read(db: sqlite3.Connection) -> KeyOwner | None:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from ridgeline_gateway.bucket import MICRO, BucketLimits
+from ridgeline_gateway.quota.limits import MICRO, BucketLimits
 
 
 def completion(prompt: Any = "hello", **more: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ async def test_one_failing_prompt_fails_the_request_and_leaves_nothing_behind(pl
     failing.pause_before[0].set()
     assert (await asking).status_code == 400
     await platform.settled()
-    standing = await platform.stores.quota.standing(platform.tenant)
+    standing = await platform.standing()
     # Nothing was delivered, so nothing is charged, also for the prompt that had come to its end.
     assert (standing.reserved_micro, standing.remaining_micro) == (0, standing.limit_micro)
     assert platform.gateway.links.open_requests() == 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import openai
 import pytest
-from ridgeline_gateway.bucket import MICRO, BucketLimits
+from ridgeline_gateway.quota.limits import MICRO, BucketLimits
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 

@@ -4,12 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from ridgeline_contracts.clock import VirtualClock
-from ridgeline_contracts.errors import InvalidRequest, RateLimited
-from ridgeline_contracts.ids import RequestId, TenantId
-from ridgeline_gateway.bucket import MICRO, BucketLimits
-from ridgeline_gateway.quota import InProcessQuota, Price
-from ridgeline_gateway.tenants import Tenant
+from ridgeline_gateway.quota.limits import MICRO, BucketLimits
 
 
 def limits(*, rate: int, burst: int) -> BucketLimits:
@@ -89,7 +84,7 @@ async def test_nothing_stays_reserved_after_a_failure(
     reply = await platform.client.post("/v1/chat/completions", json=chat(stream=stream, max_tokens=100))
     assert reply.status_code >= 400
     await platform.settled()
-    standing = await platform.stores.quota.standing(platform.tenant)
+    standing = await platform.standing()
     assert standing.reserved_micro == 0
     assert standing.remaining_micro == standing.limit_micro
 
@@ -104,35 +99,3 @@ async def test_what_a_worker_makes_beyond_the_order_is_not_charged_and_leaves_no
     assert (quota["charged"], quota["refunded"]) == (quota["reserved"], 0)
     await platform.settled()
     assert await platform.reserved_micro() == 0
-
-
-async def test_tenants_have_buckets_of_their_own_and_new_limits_count_at_once() -> None:
-    clock = VirtualClock()
-    quota = InProcessQuota(clock)
-    first = Tenant(TenantId("a"), "A", quota=limits(rate=1, burst=10))
-    second = Tenant(TenantId("b"), "B", quota=limits(rate=1, burst=10))
-    await quota.reserve(first, RequestId("1"), 10 * MICRO)
-    await quota.reserve(second, RequestId("2"), 10 * MICRO)
-    with pytest.raises(RateLimited) as refused:
-        await quota.reserve(first, RequestId("3"), MICRO)
-    assert refused.value.retry_after_ms == 1000
-    clock.advance(1000)
-    await quota.reserve(first, RequestId("3"), MICRO)
-    smaller = Tenant(TenantId("b"), "B", quota=limits(rate=1, burst=5))
-    with pytest.raises(InvalidRequest):
-        await quota.reserve(smaller, RequestId("4"), 6 * MICRO)
-
-
-async def test_a_tenant_that_becomes_limited_in_the_middle_settles_as_it_began() -> None:
-    quota = InProcessQuota(VirtualClock())
-    free = Tenant(TenantId("a"), "A")
-    grant = await quota.reserve(free, RequestId("1"), 5 * MICRO)
-    limited = Tenant(TenantId("a"), "A", quota=limits(rate=1, burst=10))
-    other = await quota.reserve(limited, RequestId("2"), 5 * MICRO)
-    assert (await quota.settle(grant, 2 * MICRO)).refunded_micro == 3 * MICRO
-    assert (await quota.settle(other, 5 * MICRO)).standing.remaining_micro == 5 * MICRO
-
-
-def test_a_price_counts_cached_tokens_apart() -> None:
-    price = Price(prompt_micro=10, cached_micro=1, output_micro=40)
-    assert price.of(prompt_tokens=5, cached_tokens=2, output_tokens=3) == 3 * 10 + 2 * 1 + 3 * 40

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from ridgeline_contracts.proto import router_pb2
-from ridgeline_gateway.bucket import MICRO, BucketLimits
+from ridgeline_gateway.quota.limits import MICRO, BucketLimits
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ async def test_two_losses_are_the_clients_error_and_cost_nothing(two_worker_plat
     assert reply.json()["error"]["code"] == "worker_lost"
     assert reply.headers["retry-after"] == "1"
     await platform.settled()
-    standing = await platform.stores.quota.standing(platform.tenant)
+    standing = await platform.standing()
     assert (standing.reserved_micro, standing.remaining_micro) == (0, standing.limit_micro)
 
 

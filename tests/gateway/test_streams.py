@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from ridgeline_contracts.proto import router_pb2
-from ridgeline_gateway.bucket import MICRO, BucketLimits
+from ridgeline_gateway.quota.limits import MICRO, BucketLimits
 
 QUOTA = BucketLimits(rate_micro_per_s=1, burst_micro=10_000 * MICRO)
 SHORT_WAIT = {"status_wait_ms": 60}
@@ -21,7 +21,7 @@ def chat(**more: Any) -> dict[str, Any]:
 async def charged_and_free(platform: Any) -> int:
     """Micro-tokens charged so far, once nothing is reserved any more."""
     await platform.settled()
-    standing = await platform.stores.quota.standing(platform.tenant)
+    standing = await platform.standing()
     assert standing.reserved_micro == 0
     assert platform.gateway.links.open_requests() == 0
     assert len(platform.router.releases) == len(platform.router.routes)

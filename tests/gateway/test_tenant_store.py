@@ -12,7 +12,7 @@ from ridgeline_contracts.ids import KeyId, ModelName, TenantId
 from ridgeline_contracts.keys import generate_key, hash_key
 from ridgeline_gateway import tenants_sqlite
 from ridgeline_gateway.authenticate import Authenticator
-from ridgeline_gateway.bucket import BucketLimits
+from ridgeline_gateway.quota.limits import BucketLimits
 from ridgeline_gateway.redis_link import RedisLink, StoreUnreachable
 from ridgeline_gateway.settings import TimingSettings
 from ridgeline_gateway.tenants import KeyOwner, KeyRecord, StoreLoss, Tenant, TenantClass, TenantStore

@@ -257,7 +257,9 @@ class _FakeSession:
             counts=worker_pb2.Counts(
                 prompt_tokens=prompt,
                 cached_tokens=running.reply.cached_tokens,
-                computed_tokens=0 if running.reply.error_code else prompt + running.sent[choice],
+                computed_tokens=0
+                if running.reply.error_code
+                else prompt - running.reply.cached_tokens + running.sent[choice],
                 accepted_tokens=running.sent[choice],
                 emitted_tokens=running.sent[choice],
             ),

@@ -14,7 +14,8 @@ from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.ids import GatewayId, Incarnation, TenantId
 from ridgeline_contracts.keys import generate_key, hash_key
 from ridgeline_gateway.gateway import Gateway, GatewayStores
-from ridgeline_gateway.quota import InProcessQuota
+from ridgeline_gateway.quota.sqlite_store import SqliteAccounts
+from ridgeline_gateway.quota.steps import Standing
 from ridgeline_gateway.settings import GatewaySettings, Identity, Secrets, StoreSettings, TimingSettings
 from ridgeline_gateway.tenants import KeyRecord, Tenant
 from ridgeline_gateway.tenants_sqlite import SqliteTenants
@@ -60,7 +61,10 @@ class GatewayPlatform:
                 await asyncio.sleep(0.005)
 
     async def reserved_micro(self) -> int:
-        return (await self.stores.quota.standing(self.tenant)).reserved_micro
+        return (await self.standing()).reserved_micro
+
+    async def standing(self) -> Standing:
+        return await self.gateway.quota.standing(self.tenant)
 
 
 TIMING = TimingSettings(
@@ -78,14 +82,17 @@ def _settings(folder: Path, *, router_address: str, timing: TimingSettings) -> G
     )
 
 
+def _stores(settings: GatewaySettings) -> GatewayStores:
+    accounts = SqliteAccounts(settings.store.quota_file, clock=SystemClock())
+    return GatewayStores(SqliteTenants(settings.store.tenants_file), accounts)
+
+
 @asynccontextmanager
 async def bare_gateway(folder: Path) -> AsyncIterator[Gateway]:
     """A gateway without router, workers and tenants: what the admin port needs."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = _settings(folder, router_address="127.0.0.1:1", timing=TIMING)
-    clock = SystemClock()
-    stores = GatewayStores(SqliteTenants(settings.store.tenants_file), InProcessQuota(clock))
-    gateway = Gateway(settings, stores, clock=clock)
+    gateway = Gateway(settings, _stores(settings), clock=SystemClock())
     try:
         yield gateway
     finally:
@@ -109,9 +116,8 @@ async def gateway_platform(
             stack.push_async_callback(fake.stop)
         router.tell(*(fake.info() for fake in fakes))
         settings = _settings(folder, router_address=router.address, timing=timing)
-        clock = SystemClock()
-        stores = GatewayStores(SqliteTenants(settings.store.tenants_file), InProcessQuota(clock))
-        gateway = Gateway(settings, stores, clock=clock)
+        stores = _stores(settings)
+        gateway = Gateway(settings, stores, clock=SystemClock())
         stack.push_async_callback(gateway.close)
         tenant = Tenant(TenantId("acme"), "Acme")
         await stores.tenants.put_tenant(tenant)

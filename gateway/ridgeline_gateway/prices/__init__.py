@@ -1,0 +1,1 @@
+"""What a model's tokens weigh and cost, frozen as versions that only a command changes."""

@@ -1,0 +1,1 @@
+"""Quota: what each tenant may use, reserved before it is used and settled exactly once."""

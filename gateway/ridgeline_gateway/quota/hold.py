@@ -1,0 +1,85 @@
+"""One request's reservation while it runs: topped up ahead of use, then settled at its price."""
+
+import asyncio
+from dataclasses import dataclass
+
+from ridgeline_gateway.ledger.record import LedgerEntry
+from ridgeline_gateway.prices.price import Price
+from ridgeline_gateway.quota.desk import Grant, QuotaDesk, Receipt
+from ridgeline_gateway.quota.limits import Amounts
+
+_AHEAD_TOKENS = 32
+_LEAST_STEP_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class HoldPlan:
+    """What a request reserves. Token counts are over all choices and prompts."""
+
+    price: Price
+    prompt_tokens: int
+    reserved_output_tokens: int
+    most_output_tokens: int
+    kv_micro: int
+
+    def tokens_micro(self, output_tokens: int) -> int:
+        """To be reserved for so much output. The prompt counts as if nothing of it were cached."""
+        dearest = max(self.price.weights.prompt, self.price.weights.cached)
+        return self.prompt_tokens * dearest + output_tokens * self.price.weights.output
+
+    @property
+    def wanted(self) -> Amounts:
+        return Amounts(self.tokens_micro(self.reserved_output_tokens), self.kv_micro)
+
+
+class Hold:
+    """For one task, but that a top-up runs beside it."""
+
+    def __init__(self, desk: QuotaDesk, grant: Grant, plan: HoldPlan) -> None:
+        self._desk = desk
+        self._plan = plan
+        self._output = plan.reserved_output_tokens
+        self._raising: asyncio.Task[None] | None = None
+        self.grant = grant
+
+    @property
+    def price(self) -> Price:
+        return self._plan.price
+
+    async def cover(self, output_tokens: int) -> None:
+        """Makes sure that so much output is reserved before it is delivered, and starts to reserve what comes next.
+
+        Raises RateLimited when bucket and debt cap do not hold it.
+        """
+        if self._output >= self._plan.most_output_tokens:
+            return
+        while output_tokens > self._output:
+            await self._raise()
+        if output_tokens + _AHEAD_TOKENS > self._output and self._raising is None:
+            self._raising = asyncio.create_task(self._raise_to(self._next()))
+
+    async def settle(self, entry: LedgerEntry) -> Receipt:
+        """Charges the entry's counts at the price, at most what is reserved: what a worker made beyond its order
+        is the platform's cost. Call it once."""
+        if self._raising is not None:
+            # Its outcome is of no interest any more, but it must not come after the settlement.
+            await asyncio.gather(self._raising, return_exceptions=True)
+        charged = self.price.weights.of(
+            prompt_tokens=entry.prompt_tokens,
+            cached_tokens=entry.cached_tokens,
+            output_tokens=entry.output_tokens,
+        )
+        charged = min(charged, self.grant.held.tokens_micro)
+        return await self._desk.settle(self.grant, Amounts(charged, entry.kv_micro), entry.to_json())
+
+    async def _raise(self) -> None:
+        raising, self._raising = self._raising, None
+        await (self._raise_to(self._next()) if raising is None else raising)
+
+    async def _raise_to(self, output_tokens: int) -> None:
+        await self._desk.raise_to(self.grant, self._plan.tokens_micro(output_tokens))
+        self._output = output_tokens
+
+    def _next(self) -> int:
+        step = max(_LEAST_STEP_TOKENS, self._output // 2)
+        return min(self._plan.most_output_tokens, self._output + step)

@@ -1,0 +1,1 @@
+return finish(DONE)
