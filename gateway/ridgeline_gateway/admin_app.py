@@ -19,6 +19,7 @@ from ridgeline_gateway.admin_bodies import (
 )
 from ridgeline_gateway.admin_keys import add_key_routes
 from ridgeline_gateway.admin_parts import AdminParts, admin_json, admin_tenant, check_admin, read_admin_body
+from ridgeline_gateway.admin_prices import PriceBody, add_price_routes, price_object
 from ridgeline_gateway.api_schema import add_schemas, body_schema
 from ridgeline_gateway.app import answer_http_exception, answer_ridgeline_error
 from ridgeline_gateway.metrics import GatewayMetrics
@@ -41,7 +42,8 @@ def create_admin_app(parts: AdminParts) -> FastAPI:
     _add_health(app, parts)
     _add_tenants(app, parts)
     add_key_routes(app, parts)
-    add_schemas(app, (TenantBody, KeyBody, RotationBody))
+    add_price_routes(app, parts)
+    add_schemas(app, (TenantBody, KeyBody, RotationBody, PriceBody))
     return app
 
 
@@ -112,7 +114,10 @@ def _add_tenants(app: FastAPI, parts: AdminParts) -> None:
         tenant = await admin_tenant(parts, tenant_id)
         now_ms = parts.clock.wall_ms()
         keys = [key_object(key, now_wall_ms=now_ms) for key in await parts.tenants.keys(tenant.tenant_id)]
-        return admin_json({**tenant_object(tenant, await parts.quota.standing(tenant)), "keys": keys})
+        newest = {price.model: price for price in await parts.tenants.prices() if tenant.may_use(price.model)}
+        prices = [price_object(newest[model]) for model in sorted(newest)]
+        found = tenant_object(tenant, await parts.quota.standing(tenant))
+        return admin_json({**found, "keys": keys, "prices": prices})
 
     @app.delete("/admin/tenants/{tenant_id}", summary="Delete a tenant and its keys", status_code=204)
     async def delete_tenant(request: Request, tenant_id: str) -> Response:

@@ -21,7 +21,10 @@ from ridgeline_gateway.api_errors import error_headers, error_object
 from ridgeline_gateway.api_schema import add_schemas, body_schema
 from ridgeline_gateway.authenticate import Authenticator
 from ridgeline_gateway.directory import KnownModel
+from ridgeline_gateway.ledger.reading import period_of, read_usage
+from ridgeline_gateway.ledger.usage import usage_object
 from ridgeline_gateway.metrics import GatewayMetrics
+from ridgeline_gateway.quota.store import AccountStore
 from ridgeline_gateway.render import Renderer
 from ridgeline_gateway.render_chat import ChatRenderer
 from ridgeline_gateway.render_completions import CompletionRenderer
@@ -31,6 +34,7 @@ from ridgeline_gateway.request_context import RequestContext
 from ridgeline_gateway.run import Run
 from ridgeline_gateway.served_models import ServedModels
 from ridgeline_gateway.settings import LimitSettings, TimingSettings
+from ridgeline_gateway.tenants import TenantStore
 
 Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -40,6 +44,8 @@ class AppParts:
     """What the API stands on; all of it is made and ended elsewhere."""
 
     authenticator: Authenticator
+    tenants: TenantStore
+    accounts: AccountStore
     models: ServedModels
     admission: Admission
     metrics: GatewayMetrics
@@ -61,6 +67,7 @@ def create_app(parts: AppParts, *, lifespan: Lifespan | None = None) -> FastAPI:
     )
     _add_models(app, parts)
     _add_generation(app, parts)
+    _add_usage(app, parts)
     add_schemas(app, (ChatBody, CompletionBody))
     return app
 
@@ -94,6 +101,16 @@ def _add_generation(app: FastAPI, parts: AppParts) -> None:
         run = await parts.admission.completion(arrival, body)
         renderer = CompletionRenderer(run.facts, logprobs=body.logprobs is not None, usage=body.wants_usage)
         return _reply(run, renderer, parts, stream=bool(body.stream))
+
+
+def _add_usage(app: FastAPI, parts: AppParts) -> None:
+    @app.get("/v1/usage", summary="What this key's tenant used; start_time and end_time in Unix seconds")
+    async def usage(request: Request) -> Response:
+        tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
+        query = request.query_params
+        period = period_of(query.get("start_time"), query.get("end_time"), clock=parts.clock)
+        lines = await read_usage(tenant.tenant_id, period, accounts=parts.accounts, tenants=parts.tenants)
+        return _json(usage_object(lines, start_s=period.start_s, end_s=period.end_s))
 
 
 async def _arrival(request: Request, parts: AppParts) -> Arrival:

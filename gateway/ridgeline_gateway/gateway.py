@@ -40,8 +40,6 @@ class GatewayStores:
 
     tenants: TenantStore
     accounts: AccountStore
-    replicas: Callable[[], int] = lambda: 1
-    """Gateways that share them, as last known."""
 
 
 class Gateway:
@@ -91,7 +89,7 @@ class Gateway:
             limits=settings.limits,
             background=self.background,
         )
-        self.quota = QuotaDesk(stores.accounts, clock=clock, replicas=stores.replicas)
+        self.quota = QuotaDesk(stores.accounts, clock=clock, gateway_id=settings.identity.gateway_id)
         self.prices = PriceBook(stores.tenants, clock=clock, cache_ms=timing.key_cache_ms)
         admission = Admission(
             fleet,
@@ -104,6 +102,8 @@ class Gateway:
         self.app: FastAPI = create_app(
             AppParts(
                 authenticator=self.authenticator,
+                tenants=stores.tenants,
+                accounts=stores.accounts,
                 models=models,
                 admission=admission,
                 metrics=self.metrics,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -115,6 +115,8 @@ class Generation:
         self._ended = False
         self._closed = False
         self._dropped_tokens = 0
+        self.before_delivery: Callable[[], Awaitable[None]] | None = None
+        """Awaited after tokens were read and before they are given out; what it raises ends the generation."""
         self.clocks = Clocks()
         self.attempts = 1
 
@@ -126,6 +128,8 @@ class Generation:
                     await self._start()
                 assert self._attempt.inbox is not None
                 batch = self._take(await self._attempt.inbox.take())
+                if self.before_delivery is not None:
+                    await self.before_delivery()
             except RidgelineError as error:
                 await self._again(error)
                 continue

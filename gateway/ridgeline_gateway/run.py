@@ -108,6 +108,9 @@ class Run:
         self._background = background
         self._merged = _Merged(generations, self._choices_each) if len(generations) > 1 else None
         self._settling: asyncio.Task[Bill] | None = None
+        if not hold.is_whole:
+            for generation in generations:
+                generation.before_delivery = self._cover
 
     @property
     def standing(self) -> Standing:
@@ -118,11 +121,11 @@ class Run:
         """The next deltas by choice, over all prompts; None after the last. Raises what the request failed with,
         RateLimited when the quota ends in the middle."""
         if self._merged is not None:
-            batch = await self._merged.next_batch()
-        else:
-            batch = await self._generations[0].next_batch()
+            return await self._merged.next_batch()
+        return await self._generations[0].next_batch()
+
+    async def _cover(self) -> None:
         await self._hold.cover(sum(generation.output_tokens for generation in self._generations))
-        return batch
 
     async def finish(self) -> Bill:
         """Settles after the last batch."""

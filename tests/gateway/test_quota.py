@@ -4,7 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from ridgeline_gateway.quota.limits import MICRO, BucketLimits
+from ridgeline_contracts.ids import ModelName, RequestId, TenantId
+from ridgeline_gateway.ledger.record import LedgerEntry
+from ridgeline_gateway.prices.price import Price, TokenRates
+from ridgeline_gateway.quota.estimate import OutputEstimator
+from ridgeline_gateway.quota.limits import MICRO, Amounts, BucketLimits
+
+ENTRY = LedgerEntry(RequestId("r"), ModelName("m"), "v", 0, 0, 0, 0, 0, 1, "ok").to_json()
 
 
 def limits(*, rate: int, burst: int) -> BucketLimits:
@@ -99,3 +105,97 @@ async def test_what_a_worker_makes_beyond_the_order_is_not_charged_and_leaves_no
     assert (quota["charged"], quota["refunded"]) == (quota["reserved"], 0)
     await platform.settled()
     assert await platform.reserved_micro() == 0
+
+
+async def test_a_reply_without_max_tokens_reserves_little_and_grows(platform: Any) -> None:
+    await platform.put_tenant(quota=limits(rate=1, burst=10_000))
+    reply = platform.worker.answer([[40] * 600])
+    reply.pause_before[500] = asyncio.Event()
+    asking = asyncio.create_task(platform.client.post("/v1/chat/completions", json=chat()))
+    await platform.worker.submitted.wait()
+    prompt_tokens = len(platform.worker.submits[0].prompt[0].tokens.ids)
+    assert platform.worker.submits[0].sampling.max_tokens == 2048
+    async with asyncio.timeout(10):
+        while await platform.reserved_micro() < (prompt_tokens + 500) * MICRO:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await platform.reserved_micro() < (prompt_tokens + 1000) * MICRO
+    reply.pause_before[500].set()
+    body = (await asking).json()
+    assert body["ridgeline"]["quota"]["charged"] == prompt_tokens + 600
+    assert await platform.reserved_micro() == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_that_outgrows_bucket_and_debt_cap_ends_with_an_error_and_is_charged(
+    platform: Any, stream: bool
+) -> None:
+    await platform.put_tenant(quota=limits(rate=1, burst=400), debt_cap_micro=50 * MICRO)
+    platform.worker.answer([[40] * 2000])
+    # The default is bounded by the bucket; what another request takes meanwhile is not there to top up from.
+    other = await platform.gateway.quota.reserve(platform.tenant, "other", Amounts(100 * MICRO))
+    reply = await platform.client.post("/v1/chat/completions", json=chat(stream=stream))
+    await platform.settled()
+    if stream:
+        assert reply.status_code == 200
+        assert "rate_limit_exceeded" in reply.text
+        assert "[DONE]" not in reply.text
+    else:
+        assert reply.status_code == 429
+    standing = await platform.standing()
+    assert standing.reserved_micro == 100 * MICRO
+    if stream:
+        assert standing.remaining_micro is not None
+        assert -50 * MICRO <= standing.remaining_micro < 50 * MICRO
+    await platform.gateway.quota.settle(other, Amounts(), ENTRY)
+
+
+async def test_so_many_requests_at_once_are_said_in_headers_and_the_next_is_a_429(platform: Any) -> None:
+    await platform.put_tenant(max_concurrent_requests=1)
+    reply = platform.worker.answer([[40, 41]])
+    reply.pause_before[0] = asyncio.Event()
+    asking = asyncio.create_task(platform.client.post("/v1/chat/completions", json=chat()))
+    await platform.worker.submitted.wait()
+    refused = await platform.client.post("/v1/chat/completions", json=chat())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    reply.pause_before[0].set()
+    answered = await asking
+    assert answered.headers["x-ratelimit-limit-requests"] == "1"
+    assert answered.headers["x-ratelimit-remaining-requests"] == "1"
+    assert answered.headers["x-ratelimit-requests-unit"] == "at-once"
+
+
+async def test_kv_seconds_are_reserved_charged_and_owed(platform: Any) -> None:
+    await platform.put_tenant(kv_quota=BucketLimits(rate_micro_per_s=1, burst_micro=50_000))
+    platform.worker.answer([[40] * 10])
+    reply = await platform.client.post("/v1/chat/completions", json=chat(max_tokens=10))
+    assert reply.status_code == 200
+    # The fake engine says that it held the prompt and half of the output for 3.5 - 1.5 ms.
+    prompt_tokens = len(platform.worker.submits[0].prompt[0].tokens.ids)
+    standing = await platform.standing()
+    assert standing.kv_remaining_micro == 50_000 - (prompt_tokens + 5) * 2000 + 0
+    assert reply.headers["x-ratelimit-limit-kv-token-seconds"] == "0"
+
+
+async def test_a_frozen_price_weighs_tokens_and_is_named_in_the_receipt(platform: Any) -> None:
+    await platform.put_tenant(quota=limits(rate=1, burst=1000))
+    weights = TokenRates(2 * MICRO, MICRO // 2, 3 * MICRO)
+    await platform.stores.tenants.freeze_price(Price("v1", ModelName("fake-model"), weights))
+    platform.gateway.prices.forget()
+    tokens = platform.worker.say("hello world", cached_tokens=4).tokens[0]
+    reply = await platform.client.post("/v1/chat/completions", json=chat(max_tokens=20))
+    prompt_tokens = len(platform.worker.submits[0].prompt[0].tokens.ids)
+    quota = reply.json()["ridgeline"]["quota"]
+    assert quota["reserved"] == 2 * prompt_tokens + 3 * 20
+    assert quota["charged"] == 2 * (prompt_tokens - 4) + 2 + 3 * len(tokens)
+    assert (quota["price_version"], quota["cached_tokens"]) == ("v1", 4)
+
+
+def test_an_estimate_learns_a_tenants_lengths_and_forgets_nobody_elses() -> None:
+    estimator, model = OutputEstimator(), ModelName("m")
+    first, second = TenantId("a"), TenantId("b")
+    assert estimator.tokens(first, model, most=2048) == 256
+    assert estimator.tokens(first, model, most=100) == 100
+    for length in range(1, 101):
+        estimator.learn(first, model, length)
+    assert estimator.tokens(first, model, most=2048) == 90
+    assert estimator.tokens(second, model, most=2048) == 256

@@ -12,6 +12,7 @@ from ridgeline_contracts.ids import KeyId, ModelName, TenantId
 from ridgeline_contracts.keys import generate_key, hash_key
 from ridgeline_gateway import tenants_sqlite
 from ridgeline_gateway.authenticate import Authenticator
+from ridgeline_gateway.prices.price import Price, TokenRates
 from ridgeline_gateway.quota.limits import BucketLimits
 from ridgeline_gateway.redis_link import RedisLink, StoreUnreachable
 from ridgeline_gateway.settings import TimingSettings
@@ -150,6 +151,17 @@ async def test_tenants_of_the_first_schema_are_read_on(tmp_path: Path) -> None:
     assert await store.tenants() == [ACME, of_the_time]
     assert await store.owner_of(KeyId("k1")) == KeyOwner(record("k1"), ACME)
     await store.close()
+
+
+async def test_price_versions_are_kept_in_order_and_never_change(store: TenantStore) -> None:
+    first = Price("v1", ModelName("a"), TokenRates(1, 2, 3), TokenRates(4, 5, 6), "derived so", frozen_ms=7)
+    second = Price("v2", ModelName("a"), TokenRates(1, 2, 4))
+    other = Price("v1", ModelName("b"), TokenRates(9, 9, 9))
+    for price in (first, second, other):
+        await store.freeze_price(price)
+    with pytest.raises(Conflict, match="v1"):
+        await store.freeze_price(Price("v1", ModelName("a"), TokenRates(8, 8, 8)))
+    assert await store.prices() == [first, second, other]
 
 
 async def test_what_was_written_is_there_after_a_restart_and_only_its_owner_may_read_it(

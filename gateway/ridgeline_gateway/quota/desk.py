@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline_contracts.clock import Clock
@@ -60,10 +59,11 @@ class _Settlement:
 class QuotaDesk:
     """Reserves, tops up, settles. `keep` must run: it renews leases and repeats what a lost store did not take."""
 
-    def __init__(self, store: AccountStore, *, clock: Clock, replicas: Callable[[], int] = lambda: 1) -> None:
+    def __init__(self, store: AccountStore, *, clock: Clock, gateway_id: str) -> None:
         self._store = store
         self._clock = clock
-        self._replicas = replicas
+        self._gateway_id = gateway_id
+        self._replicas = 1
         self._open: dict[LeaseId, Grant] = {}
         self._pending: dict[LeaseId, _Settlement] = {}
         self._recent: deque[tuple[float, _Settlement]] = deque()
@@ -149,6 +149,7 @@ class QuotaDesk:
         while self._recent and self._recent[0][0] < now_ms - _REPLAY_MS:
             self._recent.popleft()
         try:
+            self._replicas = await self._store.announce(self._gateway_id)
             if self._local is not None or self._store.epoch != self._epoch:
                 await self._catch_up()
             for settlement in list(self._pending.values()):
@@ -234,7 +235,7 @@ class QuotaDesk:
     def _lost(self, error: StoreUnreachable) -> None:
         if self._local is None:
             _log.error("quota.store_lost reason=%s", error.message)
-            self._local = LocalShare(self._replicas(), self._seen)
+            self._local = LocalShare(self._replicas, self._seen)
 
     def _now_us(self) -> int:
         return int(self._clock.monotonic_ms() * 1000)

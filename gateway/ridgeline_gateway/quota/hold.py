@@ -1,7 +1,7 @@
 """One request's reservation while it runs: topped up ahead of use, then settled at its price."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline_gateway.ledger.record import LedgerEntry
 from ridgeline_gateway.prices.price import Price
@@ -33,7 +33,7 @@ class HoldPlan:
 
 
 class Hold:
-    """For one task, but that a top-up runs beside it."""
+    """A top-up runs beside the tasks that deliver; raising to the same total twice is harmless."""
 
     def __init__(self, desk: QuotaDesk, grant: Grant, plan: HoldPlan) -> None:
         self._desk = desk
@@ -46,31 +46,48 @@ class Hold:
     def price(self) -> Price:
         return self._plan.price
 
+    @property
+    def is_whole(self) -> bool:
+        """All that the request can use is reserved: there is nothing to cover."""
+        return self._output >= self._plan.most_output_tokens
+
     async def cover(self, output_tokens: int) -> None:
         """Makes sure that so much output is reserved before it is delivered, and starts to reserve what comes next.
 
         Raises RateLimited when bucket and debt cap do not hold it.
         """
-        if self._output >= self._plan.most_output_tokens:
-            return
-        while output_tokens > self._output:
+        while output_tokens > self._output and not self.is_whole:
             await self._raise()
-        if output_tokens + _AHEAD_TOKENS > self._output and self._raising is None:
+        if output_tokens + _AHEAD_TOKENS > self._output and self._raising is None and not self.is_whole:
             self._raising = asyncio.create_task(self._raise_to(self._next()))
 
     async def settle(self, entry: LedgerEntry) -> Receipt:
-        """Charges the entry's counts at the price, at most what is reserved: what a worker made beyond its order
-        is the platform's cost. Call it once."""
+        """Charges the entry's counts at the price. Output beyond what is reserved (a worker's overshoot, tokens
+        that a refused top-up kept back) becomes the platform's cost. Call it once."""
         if self._raising is not None:
             # Its outcome is of no interest any more, but it must not come after the settlement.
             await asyncio.gather(self._raising, return_exceptions=True)
-        charged = self.price.weights.of(
+        entry = self._within_reserved(entry)
+        charged = self._cost(entry)
+        return await self._desk.settle(self.grant, Amounts(charged, entry.kv_micro), entry.to_json())
+
+    def _within_reserved(self, entry: LedgerEntry) -> LedgerEntry:
+        excess = self._cost(entry) - self.grant.held.tokens_micro
+        if excess <= 0:
+            return entry
+        beyond = min(entry.output_tokens, -(-excess // self.price.weights.output))
+        return replace(
+            entry,
+            output_tokens=entry.output_tokens - beyond,
+            platform_tokens=entry.platform_tokens + beyond,
+        )
+
+    def _cost(self, entry: LedgerEntry) -> int:
+        return self.price.weights.of(
             prompt_tokens=entry.prompt_tokens,
             cached_tokens=entry.cached_tokens,
             output_tokens=entry.output_tokens,
         )
-        charged = min(charged, self.grant.held.tokens_micro)
-        return await self._desk.settle(self.grant, Amounts(charged, entry.kv_micro), entry.to_json())
 
     async def _raise(self) -> None:
         raising, self._raising = self._raising, None
@@ -78,7 +95,7 @@ class Hold:
 
     async def _raise_to(self, output_tokens: int) -> None:
         await self._desk.raise_to(self.grant, self._plan.tokens_micro(output_tokens))
-        self._output = output_tokens
+        self._output = max(self._output, output_tokens)
 
     def _next(self) -> int:
         step = max(_LEAST_STEP_TOKENS, self._output // 2)

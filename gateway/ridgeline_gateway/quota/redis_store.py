@@ -19,9 +19,17 @@ from ridgeline_gateway.ledger.record import LedgerRecord, read_entry, read_grant
 from ridgeline_gateway.quota.account import LeaseId
 from ridgeline_gateway.quota.limits import Amounts, QuotaLimits
 from ridgeline_gateway.quota.steps import Status, StepResult
-from ridgeline_gateway.quota.store import LEASE_MS, REMEMBER_MS
+from ridgeline_gateway.quota.store import ALIVE_MS, LEASE_MS, REMEMBER_MS
 from ridgeline_gateway.redis_link import RedisLink, Script, StoreUnreachable
 
+_GATEWAYS = "ridgeline:gateways"
+_ANNOUNCE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+return redis.call('ZCARD', KEYS[1])
+"""
 STEPS = ("standing", "reserve", "renew", "settle")
 _PARTS = (
     "account",
@@ -62,12 +70,16 @@ class RedisAccounts:
     ) -> None:
         self.link = link
         self._scripts = scripts or account_scripts()
+        self._announce = Script(_ANNOUNCE)
         self._lease_us = lease_ms * 1000
         self._remember_us = remember_ms * 1000
 
     @property
     def epoch(self) -> int:
         return self.link.epoch
+
+    async def announce(self, gateway_id: str) -> int:
+        return int(await self.link.run(self._announce, (_GATEWAYS,), (gateway_id, ALIVE_MS)))
 
     async def standing(self, tenant_id: TenantId, limits: QuotaLimits) -> StepResult:
         return await self._step("standing", tenant_id, limits, LeaseId(""), Amounts())

@@ -60,6 +60,10 @@ class SqliteAccounts:
     def epoch(self) -> int:
         return 0
 
+    async def announce(self, gateway_id: str) -> int:
+        # A file does not get lost while its process lives: nobody needs the number.
+        return 1
+
     async def standing(self, tenant_id: TenantId, limits: QuotaLimits) -> StepResult:
         return await self._step(
             tenant_id, None, lambda account, now_us: account.standing(limits, now_us=now_us)

@@ -11,6 +11,8 @@ from ridgeline_gateway.quota.steps import StepResult
 
 LEASE_MS = 30_000
 """A lease that nobody renews for so long gives back what it holds."""
+ALIVE_MS = 10_000
+"""A gateway that has announced itself within so long counts as one that shares the store."""
 REMEMBER_MS = 600_000
 """How long a settlement is known as such: repetitions come within seconds."""
 
@@ -24,6 +26,10 @@ class AccountStore(Protocol):
     @property
     def epoch(self) -> int:
         """Changes when another server, or the same one started again, answers: it may have forgotten the last steps."""
+        ...
+
+    async def announce(self, gateway_id: str) -> int:
+        """Says that this gateway lives; returns how many do that share the store."""
         ...
 
     async def standing(self, tenant_id: TenantId, limits: QuotaLimits) -> StepResult: ...
