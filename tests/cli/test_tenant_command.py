@@ -11,10 +11,12 @@ import uvicorn
 from ridgeline_cli.__main__ import build_app
 from ridgeline_cli.context import CliContext
 from ridgeline_cli.tenant.admin_api import find_admin
-from ridgeline_cli.tenant.commands import seconds_of
+from ridgeline_cli.tenant.derivation import derive_price
+from ridgeline_cli.tenant.session import seconds_of
 from ridgeline_cli.up.ready_file import Pids, Ready, write_ready
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import Conflict, NotFound, PeerError, RidgelineError, SettingsError
+from ridgeline_roofline.catalogue.gpus import gpu_named
 from ridgeline_testing.gateway_platform import ADMIN_KEY, bare_gateway
 from typer.testing import CliRunner
 
@@ -117,6 +119,8 @@ def test_a_tenant_is_not_made_twice_nor_changed_before_it_exists(run: Run) -> No
         pytest.param(["set", "globex"], "nothing to change", id="nothing"),
         pytest.param(["set", "globex", "--quota", "many"], "many", id="quota"),
         pytest.param(["rotate", "globex", "--overlap", "soon"], "soon", id="overlap"),
+        pytest.param(["price", "m", "--freeze"], "nothing to freeze", id="freeze-nothing"),
+        pytest.param(["price", "m", "--weights", "1,2"], "1,2", id="two-weights"),
         pytest.param(["revoke", "rl-abc-def"], "id alone", id="a-whole-key"),
     ],
 )
@@ -145,3 +149,43 @@ def test_a_gateway_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(build_app("tenant"), words, obj=context)
     assert isinstance(result.exception, PeerError)
     assert "is it running?" in str(result.exception)
+
+
+def test_a_price_is_derived_shown_frozen_and_never_changed(run: Run) -> None:
+    words = ["price", "served-llama", "--of", "llama-3.1-8b", "--gpu", "h100-sxm", "--set", "batch=32"]
+    shown = run(*words)
+    assert run("price", "served-llama")["prices"] == []
+    frozen = run(*words, "--freeze")
+    assert (frozen["version"], frozen["model"]) == ("v1", "served-llama")
+    assert frozen["weights"] == pytest.approx(shown["weights"])
+    assert "llama-3.1-8b on 1 x h100-sxm, batch 32" in frozen["derivation"]
+    typed = run("price", "served-llama", "--weights", "1,0.1,5", "--usd", "0.5,0.05,2", "--freeze")
+    assert (typed["version"], typed["usd_per_million"]["output"]) == ("v2", 2.0)
+    assert [price["version"] for price in run("price", "served-llama")["prices"]] == ["v1", "v2"]
+    with pytest.raises(Conflict, match="v1"):
+        run("price", "served-llama", "--weights", "1,1,1", "--freeze", "--version", "v1")
+    run("create", "globex")
+    text = run("show", "globex", as_json=False)
+    assert "served-llama v2" in text
+
+
+def test_a_derived_price_follows_the_roofline() -> None:
+    given = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "tp": "1", "batch": "64"}
+    found = derive_price(given, reference_model=None, find_gpu=gpu_named)
+    assert found.weights["prompt"] == 1.0
+    assert 0 < found.weights["cached"] < 1 < found.weights["output"]
+    # Twice the batch shares each read of the weights: an output token weighs less.
+    more = derive_price(given | {"batch": "128"}, reference_model=None, find_gpu=gpu_named)
+    assert more.weights["output"] < found.weights["output"]
+    # Against a model of a tenth of the size each token weighs more.
+    small = derive_price(given, reference_model="smollm2-135m", find_gpu=gpu_named)
+    assert small.weights["prompt"] > 5
+    ratio = found.usd_per_million["output"] / found.usd_per_million["prompt"]
+    assert ratio == pytest.approx(found.weights["output"], rel=1e-3)
+
+
+def test_usage_of_a_tenant_that_used_nothing(run: Run) -> None:
+    run("create", "globex")
+    found = run("usage", "globex", "--since", "1h")
+    assert (found["data"], found["total"]["requests"], found["audit"]["mismatched_requests"]) == ([], 0, 0)
+    assert "can be redone" in run("usage", "globex", as_json=False)

@@ -1,27 +1,24 @@
 """The `ridgeline tenant` commands: arguments in, calls of the admin API, text or JSON out."""
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from ridgeline_contracts.errors import Conflict, NotFound, SettingsError
 
-from ridgeline_cli.context import context_of
 from ridgeline_cli.tenant import options as opt
-from ridgeline_cli.tenant.admin_api import AdminApi, find_admin, open_admin
+from ridgeline_cli.tenant.admin_api import AdminApi
+from ridgeline_cli.tenant.books import price, usage
 from ridgeline_cli.tenant.rendering import key_line, tenant_lines, tenants_table
+from ridgeline_cli.tenant.session import admin_of, print_found, seconds_of
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Tenants, their keys and quotas on a running platform.\n\n"
     "Finds the platform that `ridgeline up` started; for another give --admin-url and RIDGELINE_ADMIN_KEY.",
 )
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+app.command()(usage)
+app.command()(price)
 _Overlap = Annotated[str, typer.Option(help="How long the other keys go on working: 90s, 10m, 24h, 7d.")]
 _Ttl = Annotated[str | None, typer.Option(help="How long the key works: 12h, 30d. [default: until revoked]")]
 _KeyId = Annotated[str, typer.Argument(help="Of the key rl-<id>-<secret>: only the id.")]
@@ -56,12 +53,12 @@ def create(
         trust_group=trust_group, max_context=max_context, max_output=max_output,
     )  # fmt: skip
     ttl_body = {} if ttl is None else {"ttl_s": seconds_of(ttl, param="ttl")}
-    with _admin(ctx, admin_url, admin_key_file, ready_file) as api:
+    with admin_of(ctx, admin_url, admin_key_file, ready_file) as api:
         if _exists(api, tenant):
             raise Conflict(f"there is a tenant {tenant!r} already: change it with `ridgeline tenant set`")
         made = api.send("PUT", f"/admin/tenants/{tenant}", fields)
         key = api.send("POST", f"/admin/tenants/{tenant}/keys", ttl_body)
-    _print({**made, "key": key["key"]}, [*tenant_lines(made), key_line(key)], as_json=as_json)
+    print_found({**made, "key": key["key"]}, [*tenant_lines(made), key_line(key)], as_json=as_json)
 
 
 @app.command("list")
@@ -73,9 +70,9 @@ def list_tenants(
     as_json: opt.AsJson = False,
 ) -> None:
     """All tenants, with what is left of their quotas."""
-    with _admin(ctx, admin_url, admin_key_file, ready_file) as api:
+    with admin_of(ctx, admin_url, admin_key_file, ready_file) as api:
         found = api.get("/admin/tenants")
-    _print(found, tenants_table(found["tenants"]), as_json=as_json)
+    print_found(found, tenants_table(found["tenants"]), as_json=as_json)
 
 
 @app.command()
@@ -87,10 +84,10 @@ def show(
     ready_file: opt.ReadyFile = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """One tenant: limits, what is left, keys."""
-    with _admin(ctx, admin_url, admin_key_file, ready_file) as api:
+    """One tenant: limits, what is left, keys, and the prices that hold with their derivation."""
+    with admin_of(ctx, admin_url, admin_key_file, ready_file) as api:
         found = api.get(f"/admin/tenants/{tenant}")
-    _print(found, tenant_lines(found), as_json=as_json)
+    print_found(found, tenant_lines(found), as_json=as_json)
 
 
 @app.command("set")
@@ -122,9 +119,9 @@ def set_fields(
     )  # fmt: skip
     if not fields:
         raise SettingsError("nothing to change: give an option, such as --weight 2 or --quota 1000,100000")
-    with _admin(ctx, admin_url, admin_key_file, ready_file) as api:
+    with admin_of(ctx, admin_url, admin_key_file, ready_file) as api:
         found = api.send("PATCH", f"/admin/tenants/{tenant}", fields)
-    _print(found, tenant_lines(found), as_json=as_json)
+    print_found(found, tenant_lines(found), as_json=as_json)
 
 
 @app.command()
@@ -142,10 +139,10 @@ def rotate(
     body = {"overlap_s": seconds_of(overlap, param="overlap")}
     if ttl is not None:
         body["ttl_s"] = seconds_of(ttl, param="ttl")
-    with _admin(ctx, admin_url, admin_key_file, ready_file) as api:
+    with admin_of(ctx, admin_url, admin_key_file, ready_file) as api:
         key = api.send("POST", f"/admin/tenants/{tenant}/keys/rotate", body)
     ends = f"the other keys end in {timedelta(seconds=body['overlap_s'])}"
-    _print(key, [key_line(key), ends], as_json=as_json)
+    print_found(key, [key_line(key), ends], as_json=as_json)
 
 
 @app.command()
@@ -164,31 +161,9 @@ def revoke(
             "`ridgeline tenant show` lists ids",
             param="key",
         )
-    with _admin(ctx, admin_url, admin_key_file, ready_file) as api:
+    with admin_of(ctx, admin_url, admin_key_file, ready_file) as api:
         api.send("DELETE", f"/admin/keys/{key}")
-    _print({"id": key, "revoked": True}, [f"key {key} is revoked"], as_json=as_json)
-
-
-def seconds_of(text: str, *, param: str) -> float:
-    """`90s`, `10m`, `24h`, `7d`. Raises SettingsError for other text."""
-    number, unit = text[:-1], text[-1:]
-    try:
-        return float(number) * _UNITS_S[unit]
-    except (ValueError, KeyError) as error:
-        raise SettingsError(
-            f"--{param} {text!r} is no time: give 90s, 10m, 24h or 7d", param=param
-        ) from error
-
-
-@contextmanager
-def _admin(
-    ctx: typer.Context, admin_url: str | None, admin_key_file: Path | None, ready_file: Path | None
-) -> Iterator[AdminApi]:
-    address = find_admin(
-        context_of(ctx), admin_url=admin_url, admin_key_file=admin_key_file, ready_file=ready_file
-    )
-    with open_admin(address) as client:
-        yield AdminApi(client)
+    print_found({"id": key, "revoked": True}, [f"key {key} is revoked"], as_json=as_json)
 
 
 def _exists(api: AdminApi, tenant: str) -> bool:
@@ -197,8 +172,3 @@ def _exists(api: AdminApi, tenant: str) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _print(content: Any, lines: list[str], *, as_json: bool) -> None:
-    text = json.dumps(content, indent=2) if as_json else "\n".join(lines)
-    sys.stdout.write(text + "\n")

@@ -18,10 +18,7 @@ def tenants_table(tenants: Sequence[Mapping[str, Any]]) -> list[str]:
                 _left(tenant["standing"]),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return _aligned(rows)
 
 
 def tenant_lines(tenant: Mapping[str, Any]) -> list[str]:
@@ -42,7 +39,40 @@ def tenant_lines(tenant: Mapping[str, Any]) -> list[str]:
         f"limits      context {tenant['max_context_tokens'] or model}, output {tenant['max_output_tokens'] or model}",
         f"trust group {tenant['trust_group'] or 'none'}",
     ]
-    return [*lines, *(f"key         {_key(key)}" for key in tenant.get("keys", ()))]
+    lines += [f"key         {_key(key)}" for key in tenant.get("keys", ())]
+    return [*lines, *(line for price in tenant.get("prices", ()) for line in price_lines(price))]
+
+
+def price_lines(price: Mapping[str, Any]) -> list[str]:
+    """A price version and where it comes from."""
+    weights, usd = price["weights"], price.get("usd_per_million")
+    bill = "not billed" if usd is None else "USD a million " + _rates(usd)
+    return [
+        f"price       {price['model']} {price.get('version', 'new')}: resource tokens {_rates(weights)}; {bill}",
+        f"            {price.get('derivation', 'typed in')}",
+    ]
+
+
+def usage_table(usage: Mapping[str, Any]) -> list[str]:
+    """One line a model and price version, the total, and whether the books agree."""
+    head = ("model", "price", "requests", "prompt", "cached", "output", "charged", "USD")
+    names = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
+    rows = [head]
+    for line in usage["data"]:
+        counts = [f"{line[name]:,}" for name in names]
+        rows.append(
+            (line["model"], line["price_version"], *counts, f"{line['charged']:,.3f}", _usd(line["usd"]))
+        )
+    total = usage["total"]
+    rows.append(
+        ("total", "", f"{total['requests']:,}", "", "", "", f"{total['charged']:,.3f}", _usd(total["usd"]))
+    )
+    audit = usage["audit"]
+    wrong = audit["mismatched_requests"]
+    agrees = (
+        "the bill can be redone from the counts" if not wrong else f"{wrong} requests do NOT fit their counts"
+    )
+    return [*_aligned(rows), f"platform's own cost: {audit['platform_tokens']:,} tokens; {agrees}"]
 
 
 def key_line(key: Mapping[str, Any]) -> str:
@@ -76,3 +106,18 @@ def _key(key: Mapping[str, Any]) -> str:
 
 def _when(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _rates(rates: Mapping[str, float]) -> str:
+    return f"prompt {rates['prompt']:g}, cached {rates['cached']:g}, output {rates['output']:g}"
+
+
+def _usd(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6f}"
