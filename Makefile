@@ -18,7 +18,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo up test test-long test-soak check ci lock proto pages format clean distclean test-programs
+.PHONY: help setup demo up test test-long test-soak check ci lock proto pages resources format clean distclean test-programs
 
 help: ## print this list
 	@echo "Ridgeline. Start with: make demo"
@@ -66,6 +66,9 @@ proto: $(STAMP) ## regenerate the gRPC stubs from the .proto files
 
 pages: $(STAMP) ## write docs/plan anew from the topics of `ridgeline plan`
 	$(PY) scripts/plan_pages.py
+
+resources: $(STAMP) ## write the CRDs and docs/resources.md anew from the typed resources
+	$(PY) scripts/resource_files.py
 
 format: $(STAMP) ## format the code and mend what ruff can mend
 	$(PY) -m ruff format .

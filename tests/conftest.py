@@ -24,6 +24,11 @@ if not Path("/dev/nvidia0").exists():
 
 MISSING = "system program missing: "
 DEBIAN_PACKAGES = {"cc": "gcc", "promtool": "prometheus"}
+ELSEWHERE = {
+    "kube-apiserver": "kube-apiserver: see docs/operator.md, set KUBEBUILDER_ASSETS",
+    "helm": "helm: see docs/operator.md, put it on PATH",
+}
+"""Programs that Debian does not have, and where they come from."""
 
 
 @pytest.fixture(scope="session")
@@ -134,7 +139,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid, program in lost:
         terminalreporter.line(f"NOT TESTED {nodeid}: no {program} here", red=True)
     programs = sorted({program for _, program in lost})
-    packages = " ".join(sorted({DEBIAN_PACKAGES.get(program, program) for program in programs}))
-    advice = f"Debian and Ubuntu: apt-get install {packages}"
+    packages = sorted({DEBIAN_PACKAGES.get(each, each) for each in programs if each not in ELSEWHERE})
+    advice = "; ".join(
+        [f"Debian and Ubuntu: apt-get install {' '.join(packages)}"] * bool(packages)
+        + [ELSEWHERE[each] for each in programs if each in ELSEWHERE]
+    )
     summary = f"{len(lost)} tests not run for want of {', '.join(programs)}. {advice}"
     terminalreporter.line(summary, red=True, bold=True)
