@@ -1,8 +1,8 @@
 """The batched sampler against the oracle, row by row: random logits with ties, mixed parameters, several
 steps."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as arrays
@@ -13,17 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.executors.torch_executor.draw_batch import Draw, draw_batch
-from ridgeline_engine.executors.torch_executor.draw_rows import draw_rows
-from ridgeline_engine.executors.torch_executor.logprobs import best_by_row, best_by_sort
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps, TorchTokens
 from ridgeline_engine.executors.torch_executor.sampler import Sampler
 from ridgeline_engine.sampler_oracle import Sampled, SamplerRow, sample_row
 from ridgeline_engine.seam import Generation, RowPlan, SlotAdmit, SlotId
+from ridgeline_kernels.cpu import load_cpu_ops
 
 VOCAB = 70
 WIDE_VOCAB = 6000
 STEPS = 3
-DRAWS = [pytest.param(draw_rows, id="row-by-row"), pytest.param(draw_batch, id="batched")]
 TOKENS = st.integers(0, VOCAB - 1)
 NEUTRAL = SamplingParams(max_tokens=64)
 
@@ -89,6 +87,15 @@ CASES = st.builds(
 )
 
 
+@pytest.fixture(scope="session", params=["in-c", "in-torch"])
+def token_ops(request: pytest.FixtureRequest, kernel_cache: Path) -> TokenOps:
+    """Both ways to choose; where nothing compiles there is one."""
+    if request.param == "in-torch":
+        return TorchTokens()
+    native = load_cpu_ops(kernel_cache, 2).tokens
+    return native or pytest.skip("NO C COMPILER HERE")
+
+
 def admit_all(sampler: Sampler, rows: list[SamplerRow]) -> None:
     for slot, row in enumerate(rows):
         sampler.admit(
@@ -125,11 +132,10 @@ def assert_same(found: Sampled, expected: Sampled) -> None:
         assert values == pytest.approx([value for _, value in expected.logprob.top], abs=1e-9)
 
 
-@pytest.mark.parametrize("draw", DRAWS)
 @settings(max_examples=100, deadline=None)
 @given(cases=st.lists(CASES, min_size=1, max_size=5))
-def test_each_row_gets_what_the_oracle_chooses_for_it_alone(draw: Draw, cases: list[Case]) -> None:
-    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"), draw=draw)
+def test_each_row_gets_what_the_oracle_chooses_for_it_alone(token_ops: TokenOps, cases: list[Case]) -> None:
+    sampler = Sampler(vocab_tokens=VOCAB, max_batch=8, device=torch.device("cpu"), token_ops=token_ops)
     rows = [case.row for case in cases]
     admit_all(sampler, rows)
     for number in range(STEPS):
@@ -148,7 +154,6 @@ def test_each_row_gets_what_the_oracle_chooses_for_it_alone(draw: Draw, cases: l
         ]
 
 
-@pytest.mark.parametrize("draw", DRAWS)
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -156,7 +161,7 @@ def test_each_row_gets_what_the_oracle_chooses_for_it_alone(draw: Draw, cases: l
     top_k=st.sampled_from([0, 300]),
 )
 def test_a_wide_vocabulary_agrees_whether_the_nucleus_is_narrow_or_most_of_it(
-    draw: Draw, seed: int, top_p: float, top_k: int
+    token_ops: TokenOps, seed: int, top_p: float, top_k: int
 ) -> None:
     random = np.random.default_rng(seed)
     # Rows from peaked to nearly flat: the last ones need the whole row sorted.
@@ -164,7 +169,7 @@ def test_a_wide_vocabulary_agrees_whether_the_nucleus_is_narrow_or_most_of_it(
     logits = random.standard_normal((4, WIDE_VOCAB)).astype(np.float32) * widths
     sampling = replace(NEUTRAL, temperature=0.8, top_p=top_p, top_k=top_k)
     rows = [SamplerRow(sampling, seed + number, 0, (), ()) for number in range(4)]
-    sampler = Sampler(vocab_tokens=WIDE_VOCAB, device=torch.device("cpu"), draw=draw)
+    sampler = Sampler(vocab_tokens=WIDE_VOCAB, max_batch=8, device=torch.device("cpu"), token_ops=token_ops)
     admit_all(sampler, rows)
     for found, one, row in zip(step(sampler, logits, rows), logits, rows, strict=True):
         assert_same(found, sample_row(one, row))
@@ -178,7 +183,7 @@ def test_greedy_takes_the_lowest_id_of_a_tie_and_faults_only_the_row_that_is_not
     logits[2, 5] = np.nan
     logits[3, 5] = np.inf
     logits[4] = -np.inf
-    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    sampler = Sampler(vocab_tokens=VOCAB, max_batch=8, device=torch.device("cpu"))
     admit_all(sampler, rows)
     found = step(sampler, logits, rows)
     assert [one.token for one in found] == [0, 9, None, None, None]
@@ -187,7 +192,7 @@ def test_greedy_takes_the_lowest_id_of_a_tie_and_faults_only_the_row_that_is_not
 
 def test_penalty_state_is_held_for_penalised_slots_alone_and_reused_clean() -> None:
     penalised = replace(NEUTRAL, temperature=0.0, frequency_penalty=2.0)
-    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    sampler = Sampler(vocab_tokens=VOCAB, max_batch=8, device=torch.device("cpu"))
     logits = np.zeros((1, VOCAB), dtype=np.float32)
     logits[0, 3] = 1.0
 
@@ -208,23 +213,23 @@ def test_penalty_state_is_held_for_penalised_slots_alone_and_reused_clean() -> N
     assert token() == 3
 
 
-@pytest.mark.parametrize(
-    "best", [pytest.param(best_by_row, id="by-row"), pytest.param(best_by_sort, id="by-sort")]
-)
 @pytest.mark.parametrize("count", [0, 1, 3, 20])
-def test_the_most_likely_tokens_come_by_logit_and_then_by_id(
-    best: Callable[[torch.Tensor, int], torch.Tensor], count: int
-) -> None:
+def test_the_most_likely_tokens_come_by_logit_and_then_by_id(token_ops: TokenOps, count: int) -> None:
     logits = np.random.default_rng(2).integers(0, 6, size=(5, VOCAB)).astype(np.float32)
     logits[4] = 1.0
-    expected = np.argsort(-logits, axis=-1, kind="stable")[:, :count]
-    np.testing.assert_array_equal(best(torch.from_numpy(logits), count).numpy(), expected)
+    logits[3, :60] = -np.inf
+    rows = np.array([4, 0, 3, 1])
+    expected = np.argsort(-logits[rows], axis=-1, kind="stable")[:, :count]
+    ids, normalisers = token_ops.most_likely(torch.from_numpy(logits), rows, count)
+    np.testing.assert_array_equal(ids.numpy(), expected)
+    wanted = np.log(np.exp(logits[rows].astype(np.float64)).sum(axis=1))
+    np.testing.assert_allclose(normalisers.squeeze(1).numpy(), wanted, rtol=1e-15)
 
 
 def test_penalties_are_kept_over_more_tokens_than_were_reserved() -> None:
     penalised = replace(NEUTRAL, temperature=0.0, frequency_penalty=0.5, repetition_penalty=1.3)
     row = SamplerRow(penalised, 0, 0, (1, 2, 3), ())
-    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"))
+    sampler = Sampler(vocab_tokens=VOCAB, max_batch=8, device=torch.device("cpu"))
     admit_all(sampler, [row])
     logits = np.random.default_rng(1).standard_normal((1, VOCAB)).astype(np.float32)
     for _ in range(300):

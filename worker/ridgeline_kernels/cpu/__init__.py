@@ -8,5 +8,15 @@ from ridgeline_kernels.cpu.big_pages import BigPages
 from ridgeline_kernels.cpu.linear import PackedLinear
 from ridgeline_kernels.cpu.ops import CpuOps, load_cpu_ops
 from ridgeline_kernels.cpu.quantised import QuantFormat, RoundingError
+from ridgeline_kernels.cpu.sampling import CpuTokens, DrawColumns
 
-__all__ = ["BigPages", "CpuOps", "PackedLinear", "QuantFormat", "RoundingError", "load_cpu_ops"]
+__all__ = [
+    "BigPages",
+    "CpuOps",
+    "CpuTokens",
+    "DrawColumns",
+    "PackedLinear",
+    "QuantFormat",
+    "RoundingError",
+    "load_cpu_ops",
+]

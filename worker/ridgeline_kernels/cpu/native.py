@@ -21,6 +21,9 @@ _ARGUMENTS = {
     "rope_store": "plpplpillplllli",
     "paged_attention": "plpillplpplllllflplii",
     "step": "pp",
+    "draw_scratch": "l",
+    "draw": "plplppppppppi",
+    "most_likely": "plpllppi",
 }
 """By function: the kind of each argument; all return an int, mostly a fault code."""
 
@@ -39,6 +42,9 @@ class NativeLibrary:
     rope_store: Function
     paged_attention: Function
     step: Function
+    draw_scratch: Function
+    draw: Function
+    most_likely: Function
 
 
 def load_library(path: Path) -> NativeLibrary:

@@ -24,6 +24,7 @@ from ridgeline_kernels.cpu.linear import PackedLinear
 from ridgeline_kernels.cpu.native import NativeLibrary, load_library
 from ridgeline_kernels.cpu.program import HEAD_MULTIPLE, DecoderProgram, RecordedModel, can_record
 from ridgeline_kernels.cpu.quantised import QuantFormat, RoundingError
+from ridgeline_kernels.cpu.sampling import CpuTokens
 
 COMPILERS = ("cc", "gcc", "clang")
 
@@ -67,6 +68,11 @@ class CpuOps:
     @property
     def native(self) -> bool:
         return self._library is not None
+
+    @property
+    def tokens(self) -> CpuTokens | None:
+        """Choosing tokens in C; None without the library."""
+        return None if self._library is None else CpuTokens(self._library, threads=self.threads)
 
     @property
     def description(self) -> str:

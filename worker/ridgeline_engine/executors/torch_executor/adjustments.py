@@ -1,12 +1,13 @@
 """Logit bias, token masks and min_tokens, in place on the rows that have them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from ridgeline_contracts.errors import InvariantError
 from torch import Tensor
 
+from ridgeline_engine.executors.torch_executor.slot_columns import Entries
 from ridgeline_engine.seam import SlotId, TokenMask
 
 
@@ -20,18 +21,17 @@ def check_mask(slot: SlotId, mask: TokenMask, *, vocab_tokens: int) -> None:
         )
 
 
-def add_bias(logits: Tensor, entries: Sequence[tuple[int, int, float]]) -> None:
-    """Adds (row, token, bias) entries, a repeated token's one after the other. logits [rows, vocab]."""
-    rows, tokens, values = zip(*entries, strict=True)
-    at = torch.tensor(rows) * logits.shape[1] + torch.tensor(tokens)
-    biases = torch.tensor(values, dtype=torch.float32)
+def add_bias(logits: Tensor, entries: Entries) -> None:
+    """Adds the entries' values, a repeated token's one after the other. logits [rows, vocab]."""
+    at = torch.from_numpy(entries.rows * logits.shape[1] + entries.tokens)
+    biases = torch.from_numpy(entries.values)
     logits.view(-1).scatter_add_(0, at.to(logits.device), biases.to(logits.device))
 
 
-def forbid(logits: Tensor, entries: Sequence[tuple[int, int]]) -> None:
-    """Sets the logits of (row, token) pairs to -inf."""
-    rows, tokens = torch.tensor(entries).T.to(logits.device)
-    logits[rows, tokens] = -torch.inf
+def forbid(logits: Tensor, entries: Entries) -> None:
+    """Sets the entries' logits to -inf."""
+    rows, tokens = torch.from_numpy(entries.rows), torch.from_numpy(entries.tokens)
+    logits[rows.to(logits.device), tokens.to(logits.device)] = -torch.inf
 
 
 def apply_masks(logits: Tensor, masks: Mapping[int, TokenMask]) -> None:

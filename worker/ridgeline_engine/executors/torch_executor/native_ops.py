@@ -11,6 +11,7 @@ from ridgeline_kernels.cpu.program import DecoderProgram, RecordedModel
 from torch import Tensor
 
 from ridgeline_engine.executors.matrices import WeightFormat
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps, TorchTokens
 from ridgeline_engine.executors.torch_executor.ops import GroupBatch, PackedMatrix, RowLookup
 from ridgeline_engine.executors.torch_executor.row_buffers import RowBuffers
 
@@ -43,6 +44,10 @@ class NativeOps:
     @property
     def row_invariant(self) -> bool:
         return self._cpu.native and self._deterministic
+
+    @property
+    def tokens(self) -> TokenOps:
+        return self._cpu.tokens or TorchTokens()
 
     @property
     def description(self) -> str:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ridgeline_engine.executors.matrices import WeightFormat
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Ops(Protocol):
     def row_invariant(self) -> bool:
         """Whether a row's result is bit for bit independent of the rows beside it, those of its own sequence
         among them: of the batch, and of how a prompt was cut."""
+        ...
+
+    @property
+    def tokens(self) -> TokenOps:
+        """Choosing tokens."""
         ...
 
     def row_lookup(self, table: Tensor) -> RowLookup:

@@ -1,10 +1,8 @@
 """What each penalised slot has in its prompt and output, kept on the device. Slots without penalties take
 nothing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
+import numpy.typing as npt
 import torch
 from ridgeline_contracts.sampling import SamplingParams
 from torch import Tensor
@@ -12,6 +10,8 @@ from torch import Tensor
 from ridgeline_engine.seam import SlotAdmit, SlotId
 
 _SPARE_TOKENS = 256
+
+Index = npt.NDArray[np.int64]
 
 
 def has_penalties(sampling: SamplingParams) -> bool:
@@ -22,29 +22,24 @@ def has_penalties(sampling: SamplingParams) -> bool:
     )
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The tokens of one slot that a penalty may touch. Output tokens are appended unread, so some come
-    twice."""
-
-    row: int
-    """Of the pool."""
-    tokens: Tensor
-    """int64; the first `used` count."""
-    used: int
-
-
 class PenaltyState:
-    """Token counts and prompt marks in a pool of rows [vocab] that grows by doubling."""
+    """Token counts and prompt marks in a pool of rows [vocab] that grows by doubling.
 
-    def __init__(self, *, vocab_tokens: int, device: torch.device) -> None:
+    Beside them the pool lists, by row, the tokens that a penalty may touch: those of prompt and output, each once or
+    more, since chosen tokens are appended unread.
+    """
+
+    def __init__(self, *, vocab_tokens: int, slots: int, device: torch.device) -> None:
         self._device = device
-        self._vocab_tokens = vocab_tokens
         self._counts = torch.zeros((0, vocab_tokens), dtype=torch.int32, device=device)
         self._in_prompt = torch.zeros((0, vocab_tokens), dtype=torch.bool, device=device)
         self._scales = torch.zeros((0, 3), dtype=torch.float32, device=device)
         """By row: repetition, frequency, presence."""
-        self._seen: dict[SlotId, _Seen] = {}
+        self._listed = torch.zeros((0, _SPARE_TOKENS), dtype=torch.int64, device=device)
+        self._used = np.zeros(0, dtype=np.int64)
+        """By row: how many of `_listed` count."""
+        self._row_of_slot = np.zeros(slots, dtype=np.int64)
+        self._owners: set[SlotId] = set()
         self._free_rows: list[int] = []
 
     def admit(self, admit: SlotAdmit) -> None:
@@ -52,36 +47,39 @@ class PenaltyState:
         if not self._free_rows:
             self._grow()
         row, sampling = self._free_rows.pop(), admit.sampling
+        vocab_tokens = self._counts.shape[1]
         output = np.asarray(admit.output, dtype=np.int64)
         prompt = np.asarray(admit.prompt if sampling.repetition_penalty != 1.0 else (), dtype=np.int64)
-        counts = np.bincount(output, minlength=self._vocab_tokens).astype(np.int32)
-        in_prompt = np.zeros(self._vocab_tokens, dtype=np.bool_)
+        counts = np.bincount(output, minlength=vocab_tokens).astype(np.int32)
+        in_prompt = np.zeros(vocab_tokens, dtype=np.bool_)
         in_prompt[prompt] = True
         scales = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
         self._counts[row] = torch.from_numpy(counts).to(self._device)
         self._in_prompt[row] = torch.from_numpy(in_prompt).to(self._device)
         self._scales[row] = torch.tensor(scales, dtype=torch.float32, device=self._device)
         distinct = np.flatnonzero(in_prompt | (counts > 0))
-        tokens = torch.zeros(len(distinct) + _SPARE_TOKENS, dtype=torch.int64, device=self._device)
-        tokens[: len(distinct)] = torch.from_numpy(distinct).to(self._device)
-        self._seen[admit.slot] = _Seen(row, tokens, len(distinct))
+        self._widen(len(distinct) + _SPARE_TOKENS)
+        self._listed[row, : len(distinct)] = torch.from_numpy(distinct).to(self._device)
+        self._used[row] = len(distinct)
+        self._row_of_slot[admit.slot] = row
+        self._owners.add(admit.slot)
 
     def release(self, slot: SlotId) -> None:
-        seen = self._seen.pop(slot, None)
-        if seen is not None:
-            self._free_rows.append(seen.row)
+        if slot in self._owners:
+            self._owners.remove(slot)
+            self._free_rows.append(int(self._row_of_slot[slot]))
 
-    def apply(self, logits: Tensor, rows: Sequence[int], slots: Sequence[SlotId]) -> None:
+    def apply(self, logits: Tensor, rows: Index, slots: Index) -> None:
         """Penalises rows of logits [n, vocab] in place, each by its slot: repetition, frequency, presence.
 
         float32, one operation at a time, as the sampler's definition rounds: nothing may fuse into a
         multiply-add.
         """
-        found = [self._seen[slot] for slot in slots]
-        used = torch.tensor([seen.used for seen in found], device=self._device)
-        pool = torch.tensor([seen.row for seen in found], device=self._device).repeat_interleave(used)
-        at = torch.tensor(rows, device=self._device).repeat_interleave(used)
-        tokens = torch.cat([seen.tokens[: seen.used] for seen in found])
+        pool_rows = self._row_of_slot[slots]
+        used = self._used[pool_rows]
+        place = np.arange(int(used.sum())) - np.repeat(np.cumsum(used) - used, used)
+        pool, at = self._move(np.repeat(pool_rows, used)), self._move(np.repeat(rows, used))
+        tokens = self._listed[pool, self._move(place)]
         values, counts = logits[at, tokens], self._counts[pool, tokens]
         appeared = counts > 0
         repetition, frequency, presence = (self._scales[pool, column] for column in range(3))
@@ -91,15 +89,15 @@ class PenaltyState:
         # A token that comes twice gets the same value twice.
         logits[at, tokens] = values - presence * appeared.float()
 
-    def count(self, slots: Sequence[SlotId], tokens: Tensor) -> None:
+    def count(self, slots: Index, tokens: Tensor) -> None:
         """Adds the chosen token of each slot, int64 [slots], without reading it back."""
-        found = [self._seen[slot] for slot in slots]
-        self._counts[torch.tensor([seen.row for seen in found], device=self._device), tokens] += 1
-        for seen, token in zip(found, tokens, strict=True):
-            if seen.used == len(seen.tokens):
-                seen.tokens = torch.cat([seen.tokens, torch.zeros_like(seen.tokens)])
-            seen.tokens[seen.used] = token
-            seen.used += 1
+        pool_rows = self._row_of_slot[slots]
+        used = self._used[pool_rows]
+        self._widen(int(used.max()) + 1)
+        rows = self._move(pool_rows)
+        self._counts[rows, tokens] += 1
+        self._listed[rows, self._move(used)] = tokens
+        self._used[pool_rows] = used + 1
 
     def _grow(self) -> None:
         held = len(self._counts)
@@ -107,7 +105,19 @@ class PenaltyState:
         self._counts = _longer(self._counts, added)
         self._in_prompt = _longer(self._in_prompt, added)
         self._scales = _longer(self._scales, added)
+        self._listed = _longer(self._listed, added)
+        self._used = np.concatenate([self._used, np.zeros(added, dtype=np.int64)])
         self._free_rows.extend(range(held, held + added))
+
+    def _widen(self, tokens: int) -> None:
+        """Makes room for so many tokens in each row's list."""
+        rows, width = self._listed.shape
+        if tokens > width:
+            added = self._listed.new_zeros((rows, max(tokens - width, width)))
+            self._listed = torch.cat([self._listed, added], dim=1)
+
+    def _move(self, array: Index) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
 
 def _longer(pool: Tensor, rows: int) -> Tensor:

@@ -66,7 +66,12 @@ class StepRunner:
             model.groups, max_batch=settings.max_batch, max_context_tokens=model.max_context_tokens
         )
         self._batches = BatchBuilder(self._slots, model.device)
-        self._sampler = Sampler(vocab_tokens=model.shape.vocab_tokens, device=model.device)
+        self._sampler = Sampler(
+            vocab_tokens=model.shape.vocab_tokens,
+            max_batch=settings.max_batch,
+            device=model.device,
+            token_ops=model.ops.tokens,
+        )
         self._sampled: dict[LaunchId, Tensor] = {}
         self._failed_launch: LaunchId | None = None
 

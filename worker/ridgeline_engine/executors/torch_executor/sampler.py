@@ -2,18 +2,18 @@
 choose."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_kernels.cpu import DrawColumns
 from torch import Tensor
 
 from ridgeline_engine.executors.torch_executor.adjustments import add_bias, apply_masks, forbid
-from ridgeline_engine.executors.torch_executor.draw_batch import Draw, draw_batch
-from ridgeline_engine.executors.torch_executor.draw_rows import draw_rows
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps, TorchTokens
 from ridgeline_engine.executors.torch_executor.logprobs import RawLogprobs, raw_logprobs
 from ridgeline_engine.executors.torch_executor.penalties import PenaltyState, has_penalties
+from ridgeline_engine.executors.torch_executor.slot_columns import Index, SlotColumns
 from ridgeline_engine.random_bits import DRAW_TOKEN, uniforms
 from ridgeline_engine.sampler_oracle import FAULT_NO_TOKEN, FAULT_NOT_FINITE, Sampled
 from ridgeline_engine.seam import RowPlan, SlotAdmit, SlotId, TokenMask
@@ -43,98 +43,88 @@ class Drawn:
 class Sampler:
     """Keeps per slot how to sample, and the state of its penalties."""
 
-    def __init__(self, *, vocab_tokens: int, device: torch.device, draw: Draw | None = None) -> None:
-        """`draw` None takes what suits the device."""
+    def __init__(
+        self, *, vocab_tokens: int, max_batch: int, device: torch.device, token_ops: TokenOps | None = None
+    ) -> None:
+        """`max_batch` slots. `token_ops` None are torch's, which run on any device."""
         self._device = device
-        self._draw_tokens = draw or (draw_rows if device.type == "cpu" else draw_batch)
-        self._penalties = PenaltyState(vocab_tokens=vocab_tokens, device=device)
-        self._slots: dict[SlotId, SlotAdmit] = {}
+        self._token_ops = token_ops or TorchTokens()
+        self._columns = SlotColumns(max_batch)
+        self._penalties = PenaltyState(vocab_tokens=vocab_tokens, slots=max_batch, device=device)
 
     def admit(self, admit: SlotAdmit) -> None:
-        self._slots[admit.slot] = admit
-        if has_penalties(admit.sampling):
+        is_penalised = has_penalties(admit.sampling)
+        self._columns.put(admit, is_penalised=is_penalised)
+        if is_penalised:
             self._penalties.admit(admit)
 
     def release(self, slot: SlotId) -> None:
-        del self._slots[slot]
         self._penalties.release(slot)
 
     def sample(self, logits: Tensor, rows: Sequence[RowPlan], masks: Mapping[SlotId, TokenMask]) -> Drawn:
-        """One token a row. logits float32 [rows, vocab], which this call may overwrite."""
-        slots = [self._slots[row.slot] for row in rows]
-        sampling = [slot.sampling for slot in slots]
-        logprobs = _logprobs(logits, sampling)
-        raw_best = self._adjust(logits, rows, slots, masks)
+        """One token a row. logits float32 [rows, vocab], dense, which this call may overwrite."""
+        slots = np.fromiter((row.slot for row in rows), dtype=np.int64, count=len(rows))
+        positions = np.fromiter((row.output_position for row in rows), dtype=np.int64, count=len(rows))
+        logprobs = self._logprobs(logits, slots)
+        raw_best = self._adjust(logits, slots, positions, masks)
         tokens = _argmax(logits)
-        best = logits.gather(1, tokens.unsqueeze(1))
-        faults = _faults(best.squeeze(1) if raw_best is None else raw_best, best.squeeze(1))
-        drawing = [row for row, each in enumerate(sampling) if each.temperature != 0.0]
-        if drawing:
-            self._draw(tokens, logits, best, rows, drawing)
+        best = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        faults = _faults(best if raw_best is None else raw_best, best)
+        drawing = np.flatnonzero(self._columns.temperature[slots] != 0.0)
+        if len(drawing):
+            index = torch.from_numpy(drawing).to(self._device)
+            columns = self._draw_columns(slots[drawing], positions[drawing])
+            tokens[index] = self._token_ops.draw(logits, best[index], drawing, columns)
         tokens.masked_fill_(faults != 0, 0)
-        self._count(tokens, slots)
+        penalised = np.flatnonzero(self._columns.is_penalised[slots])
+        if len(penalised):
+            self._penalties.count(slots[penalised], tokens[torch.from_numpy(penalised).to(self._device)])
         return Drawn(tokens, faults, logprobs)
 
+    def _logprobs(self, logits: Tensor, slots: Index) -> RawLogprobs | None:
+        asked = np.flatnonzero(self._columns.has_logprobs[slots])
+        if not len(asked):
+            return None
+        return raw_logprobs(logits, asked, self._columns.logprobs[slots[asked]], self._token_ops)
+
     def _adjust(
-        self,
-        logits: Tensor,
-        rows: Sequence[RowPlan],
-        slots: Sequence[SlotAdmit],
-        masks: Mapping[SlotId, TokenMask],
+        self, logits: Tensor, slots: Index, positions: Index, masks: Mapping[SlotId, TokenMask]
     ) -> Tensor | None:
         """Steps 2 to 7 in place. Returns the largest raw logits [rows] if anything was changed."""
-        penalised = [row for row, slot in enumerate(slots) if has_penalties(slot.sampling)]
-        biases = [(row, *each) for row, slot in enumerate(slots) for each in slot.sampling.logit_bias]
-        masked = {row: masks[slot.slot] for row, slot in enumerate(slots) if slot.slot in masks}
-        ends = [
-            (row, token)
-            for row, slot in enumerate(slots)
-            if rows[row].output_position < slot.sampling.min_tokens
-            for token in (*slot.eos_token_ids, *slot.sampling.stop_token_ids)
-        ]
-        if not (penalised or biases or masked or ends):
+        columns = self._columns
+        penalised = np.flatnonzero(columns.is_penalised[slots])
+        biases = columns.bias.of(slots)
+        masked = _masks_by_row(slots, masks)
+        early = np.flatnonzero(positions < columns.min_tokens[slots])
+        ends = columns.ends.of(slots[early])
+        if not (len(penalised) or len(biases.rows) or masked or len(ends.rows)):
             return None
         raw_best = logits.amax(dim=-1)
-        if penalised:
-            self._penalties.apply(logits, penalised, [slots[row].slot for row in penalised])
-        if biases:
+        if len(penalised):
+            self._penalties.apply(logits, penalised, slots[penalised])
+        if len(biases.rows):
             add_bias(logits, biases)
         if masked:
             apply_masks(logits, masked)
-        if ends:
-            forbid(logits, ends)
+        if len(ends.rows):
+            forbid(logits, replace(ends, rows=early[ends.rows]))
         return raw_best
 
-    def _draw(
-        self, tokens: Tensor, logits: Tensor, best: Tensor, rows: Sequence[RowPlan], drawing: Sequence[int]
-    ) -> None:
-        """Steps 9 to 13 for the rows in `drawing`, into `tokens`."""
-        owners = [self._slots[rows[row].slot] for row in drawing]
-        uniform = uniforms(
-            [owner.seed for owner in owners],
-            [owner.choice for owner in owners],
-            [rows[row].output_position for row in drawing],
-            draw=DRAW_TOKEN,
+    def _draw_columns(self, slots: Index, positions: Index) -> DrawColumns:
+        columns = self._columns
+        return DrawColumns(
+            temperature=columns.temperature[slots],
+            top_k=columns.top_k[slots],
+            top_p=columns.top_p[slots],
+            min_p=columns.min_p[slots],
+            uniform=uniforms(columns.seed[slots], columns.choice[slots], positions, draw=DRAW_TOKEN),
         )
-        if len(drawing) < len(rows):
-            index = torch.tensor(drawing, device=self._device)
-            logits, best = logits[index], best[index]
-        else:
-            index = torch.arange(len(rows), device=self._device)
-        tokens[index] = self._draw_tokens(logits, best, [owner.sampling for owner in owners], uniform)
-
-    def _count(self, tokens: Tensor, slots: Sequence[SlotAdmit]) -> None:
-        penalised = [row for row, slot in enumerate(slots) if has_penalties(slot.sampling)]
-        if penalised:
-            index = torch.tensor(penalised, device=self._device)
-            self._penalties.count([slots[row].slot for row in penalised], tokens[index])
 
 
-def _logprobs(logits: Tensor, sampling: Sequence[SamplingParams]) -> RawLogprobs | None:
-    asked = [(row, each.logprobs) for row, each in enumerate(sampling) if each.logprobs is not None]
-    if not asked:
-        return None
-    return raw_logprobs(logits, [row for row, _ in asked], [count for _, count in asked])
+def _masks_by_row(slots: Index, masks: Mapping[SlotId, TokenMask]) -> dict[int, TokenMask]:
+    if not masks:
+        return {}
+    return {row: masks[SlotId(slot)] for row, slot in enumerate(slots.tolist()) if slot in masks}
 
 
 def _argmax(logits: Tensor) -> Tensor:

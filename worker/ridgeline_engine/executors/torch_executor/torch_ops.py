@@ -9,6 +9,7 @@ from ridgeline_contracts.errors import SettingsError
 from torch import Tensor
 
 from ridgeline_engine.executors.matrices import WeightFormat
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps, TorchTokens
 from ridgeline_engine.executors.torch_executor.ops import GroupBatch, PackedMatrix, RowLookup
 
 _GATHERED_TOKENS = 65_536
@@ -46,6 +47,7 @@ class TorchOps:
     """Activations and KV in `dtype`."""
 
     row_invariant = False
+    tokens: TokenOps = TorchTokens()
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
