@@ -1,16 +1,17 @@
 """One batch of rows that want different things: each gets what the oracle chooses for it alone."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.executors.torch_executor.draw_batch import Draw, draw_batch
-from ridgeline_engine.executors.torch_executor.draw_rows import draw_rows
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps, TorchTokens
 from ridgeline_engine.executors.torch_executor.sampler import Sampler
 from ridgeline_engine.sampler_oracle import SamplerRow, sample_row
 from ridgeline_engine.seam import Generation, RowPlan, SlotAdmit, SlotId
+from ridgeline_kernels.cpu import load_cpu_ops
 
 DRAWN = SamplingParams(max_tokens=64)
 WANTED = (
@@ -28,9 +29,17 @@ WANTED = (
 VOCAB = 64
 
 
-@pytest.mark.parametrize("draw", [pytest.param(draw_rows, id="rows"), pytest.param(draw_batch, id="batch")])
-def test_a_mixed_batch_draws_each_row_by_its_own_parameters(draw: Draw) -> None:
-    sampler = Sampler(vocab_tokens=VOCAB, device=torch.device("cpu"), draw=draw)
+@pytest.fixture(params=["in-c", "in-torch"])
+def token_ops(request: pytest.FixtureRequest, kernel_cache: Path) -> TokenOps:
+    if request.param == "in-torch":
+        return TorchTokens()
+    return load_cpu_ops(kernel_cache, 2).tokens or pytest.skip("NO C COMPILER HERE")
+
+
+def test_a_mixed_batch_draws_each_row_by_its_own_parameters(token_ops: TokenOps) -> None:
+    sampler = Sampler(
+        vocab_tokens=VOCAB, max_batch=len(WANTED), device=torch.device("cpu"), token_ops=token_ops
+    )
     rows = [
         SamplerRow(each, seed=11 + slot, choice=slot % 3, prompt=(1, 2), output=())
         for slot, each in enumerate(WANTED)
