@@ -64,8 +64,8 @@ def test_a_text_that_ends_at_its_length_wastes_nothing(overlapped: Any) -> None:
     key = overlapped.submit("a", PROMPT, GREEDY)
     overlapped.run()
     assert overlapped.finish(key).reason is FinishReason.LENGTH
-    metrics = overlapped.engine.metrics()
-    assert (metrics.wasted_rows, metrics.late_results) == (0, 0)
+    happened = overlapped.engine.counts()
+    assert (happened.wasted_rows, happened.late_results) == (0, 0)
     assert sum(len(plan.rows) for plan in overlapped.executor.plans) == GREEDY.max_tokens
 
 
@@ -77,8 +77,8 @@ def test_an_end_token_costs_one_wasted_row_which_is_counted(overlapped: Any) -> 
     assert overlapped.output(key) == expected
     counts = overlapped.finish(key).counts
     assert counts.emitted_tokens == counts.accepted_tokens == len(expected)
-    metrics = overlapped.engine.metrics()
-    assert (metrics.wasted_rows, metrics.late_results) == (1, 1)
+    happened = overlapped.engine.counts()
+    assert (happened.wasted_rows, happened.late_results) == (1, 1)
     assert sum(len(plan.rows) for plan in overlapped.executor.plans) == len(expected) + 1
 
 
@@ -86,7 +86,7 @@ def test_switched_off_nothing_is_wasted_and_nothing_overlaps(bench: Any) -> None
     prompt, sampling = _ends_at_eos(), SamplingParams(max_tokens=12, temperature=0.0)
     bench.submit("a", prompt, sampling)
     bench.run()
-    assert bench.engine.metrics().wasted_rows == 0
+    assert bench.engine.counts().wasted_rows == 0
     assert not any(isinstance(token, TokenRef) for plan in bench.executor.plans for token in _tokens(plan))
 
 
@@ -116,7 +116,7 @@ def test_a_request_cancelled_between_launch_and_completion_gives_its_id_to_the_n
     assert again == key
     overlapped.run()
     assert overlapped.output(again) == expected_output(PROMPT[:9], GREEDY)
-    assert overlapped.engine.metrics().wasted_rows == 0
+    assert overlapped.engine.counts().wasted_rows == 0
 
 
 def test_one_preempted_with_its_row_open_samples_the_same_token_again(
@@ -127,7 +127,7 @@ def test_one_preempted_with_its_row_open_samples_the_same_token_again(
     keys = [made.submit(f"r{name}", tuple(range(name, name + 14)), sampling) for name in range(4)]
     made.run()
     assert made.engine.metrics().preemptions > 0
-    assert made.engine.metrics().late_results > 0
+    assert made.engine.counts().late_results > 0
     for name, key in enumerate(keys):
         assert made.output(key) == expected_output(tuple(range(name, name + 14)), sampling, seed=5)
 
@@ -240,7 +240,7 @@ def test_a_mask_that_cannot_be_made_ends_its_request_alone(overlap: AsyncSchedul
     assert "no such state" not in str(ended[masked].error)
     assert ended[masked].counts.emitted_tokens == fails_at
     assert ended[free].reason is FinishReason.LENGTH
-    assert engine.metrics().host_faults == 1
+    assert engine.counts().host_faults == 1
 
 
 def test_pages_and_slot_of_a_preempted_row_wait_for_its_launch(

@@ -198,7 +198,7 @@ def test_a_cancel_during_a_launch_gives_one_terminal_row_and_no_token_after_it(b
     assert len(bench.output(key)) == before
     assert bench.finish(key).reason is FinishReason.CANCELLED
     assert bench.finish(key).counts.emitted_tokens == before
-    assert bench.engine.metrics().late_results == 1
+    assert bench.engine.counts().late_results == 1
     assert bench.output(other) == expected_output(PROMPT[:5], GREEDY)
     assert not bench.engine.cancel(key)
 
@@ -238,7 +238,7 @@ def test_a_fault_of_one_row_fails_that_request_alone_and_its_kv_is_not_hit(bench
     assert finish.error is not None
     assert "its logits are not finite" in finish.error.message
     assert bench.output(good) == expected_output(PROMPT[:20], GREEDY)
-    assert bench.engine.metrics().row_faults == 1
+    assert bench.engine.counts().row_faults == 1
     bench.executor.faults.clear()
     again = bench.submit("again", (*PROMPT[:32], 9), GREEDY)
     bench.run()

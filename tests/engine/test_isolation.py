@@ -57,7 +57,7 @@ def test_the_others_go_on(
     assert "about" not in str(finish.error), "the text of a foreign error may hold a prompt"
     assert engine_bench.output(bad) == expected_output(BAD, GREEDY)[:emitted]
     assert finish.counts.emitted_tokens == emitted
-    assert engine_bench.engine.metrics().host_faults == 1
+    assert engine_bench.engine.counts().host_faults == 1
     load = engine_bench.engine.load()
     assert load.free_blocks == load.total_blocks
 

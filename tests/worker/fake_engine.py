@@ -20,7 +20,7 @@ from ridgeline_engine.request import (
     Request,
     RequestKey,
 )
-from ridgeline_engine.snapshots import ClassLoad, EngineMetrics, LoadSnapshot, StepStats
+from ridgeline_engine.snapshots import ClassLoad, EngineCounts, LoadSnapshot, StepStats
 from ridgeline_worker.messages import CoreSpec
 
 HANG, FAULT, CRASH, REFUSE, REPEAT_FINISH = 1, 2, 3, 4, 5
@@ -112,26 +112,13 @@ class FakeEngine:
             draining=False,
         )
 
-    def metrics(self) -> EngineMetrics:
-        return EngineMetrics(
-            steps=self._steps,
-            decode_tokens=0,
-            prefill_tokens=0,
-            cached_tokens=0,
-            emitted_tokens=0,
-            preemptions=0,
-            late_results=0,
-            wasted_rows=0,
-            host_faults=0,
-            row_faults=0,
-            finished={},
-            step_ms=0.0,
-            host_ms=0.0,
-            predicted_ms=0.0,
-            waiting=0,
-            running=len(self._running),
-            last_step=self._last_step,
-        )
+    @property
+    def last_step(self) -> tuple[int, StepStats | None]:
+        return self._steps, self._last_step
+
+    def counts(self) -> EngineCounts:
+        """As if every step wasted a row, and every other one preempted somebody."""
+        return EngineCounts((("pool", "recompute", self._steps // 2),), wasted_rows=self._steps)
 
     def close(self) -> None:
         return None

@@ -26,7 +26,7 @@ from ridgeline_contracts.step import StepCoefficients
 from ridgeline_engine.checks import Limits, check_request
 from ridgeline_engine.commit import accept, check_rows, finish_reason
 from ridgeline_engine.kv_events import KVEventLog
-from ridgeline_engine.kv_manager import KVManager
+from ridgeline_engine.kv_manager import KVManager, StrandedBytes
 from ridgeline_engine.ledger import StepLedger
 from ridgeline_engine.masks import MaskSource
 from ridgeline_engine.offer import MAX_CHOICES, check_model, offered
@@ -40,7 +40,7 @@ from ridgeline_engine.seam import Executor, RowPlan, RowResult
 from ridgeline_engine.sequence import Family, Progress, Sequence, SequenceState
 from ridgeline_engine.settings import EngineSettings
 from ridgeline_engine.slots import Slots
-from ridgeline_engine.snapshots import EngineMetrics, LoadSnapshot, load_snapshot
+from ridgeline_engine.snapshots import EngineCounts, EngineMetrics, LoadSnapshot, StepStats, load_snapshot
 from ridgeline_engine.steady import steady_steps
 
 _RETRY_AFTER_MS = 1_000
@@ -72,6 +72,7 @@ class Engine:
         self._ledger = StepLedger(settings.coefficients)
         self._pipeline = Pipeline(executor, clock, masks)
         self._outbox = Outbox(self._scheduler, self._pipeline, self._ledger, clock)
+        self._stranded = StrandedBytes(kv)
         self._arrivals = 0
         self._draining = False
 
@@ -205,7 +206,12 @@ class Engine:
 
     def load(self) -> LoadSnapshot:
         """The load report's facts, now."""
-        return load_snapshot(self._scheduler, self.step_model, draining=self._draining)
+        return load_snapshot(
+            self._scheduler,
+            self.step_model,
+            draining=self._draining,
+            stranded_bytes=self._stranded.bytes_now(self._clock.monotonic_ms()),
+        )
 
     def derivations(self) -> tuple[str, ...]:
         """How the next step's thresholds come about, in words: for people who ask why."""
@@ -216,11 +222,19 @@ class Engine:
         """The newest preemptions and pauses, each with the numbers it was decided by."""
         return self._scheduler.log.trace
 
+    @property
+    def last_step(self) -> tuple[int, StepStats | None]:
+        """How many steps were committed, and the newest."""
+        return self._ledger.steps, self._ledger.last_step
+
+    def counts(self) -> EngineCounts:
+        """Preemptions, wasted rows and faults since the start."""
+        return self._ledger.counts(self._scheduler.log)
+
     def metrics(self) -> EngineMetrics:
+        """All counters since the start."""
         return self._ledger.metrics(
-            preemptions=self._scheduler.preemptions,
-            waiting=len(self._scheduler.waiting),
-            running=len(self._scheduler.running),
+            self._scheduler.log, waiting=len(self._scheduler.waiting), running=len(self._scheduler.running)
         )
 
     def clear_prefix_cache(self) -> None:

@@ -23,6 +23,8 @@ from ridgeline_engine.prefix_cache import CachedBlock
 from ridgeline_engine.seam import ABSENT_BLOCK, BlockAppend, BlockCopy, CopyKind, LaunchId, SlotId
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
+_STRANDED_EVERY_MS = 5_000.0
+
 
 class KVManager:
     """Block tables of all sequences. Not thread-safe.
@@ -327,6 +329,20 @@ class KVManager:
             self.pool.release(group.group, table.blocks[count - 1 :: -1], fence=fence)
             del table.blocks[:count]
             table.dropped_blocks += count
+
+
+class StrandedBytes:
+    """`KVManager.stranded_bytes`, not asked more often than a walk through the index may cost."""
+
+    def __init__(self, kv: KVManager) -> None:
+        self._kv = kv
+        self._due_ms, self._bytes = -inf, 0
+
+    def bytes_now(self, now_ms: float) -> int:
+        """At most some seconds old."""
+        if now_ms >= self._due_ms:
+            self._due_ms, self._bytes = now_ms + _STRANDED_EVERY_MS, self._kv.stranded_bytes()
+        return self._bytes
 
 
 def _link(table: GroupTable, last: CachedBlock | None, blocks: int) -> None:

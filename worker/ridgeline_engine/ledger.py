@@ -6,8 +6,9 @@ from math import inf
 from ridgeline_contracts.step import StepCoefficients
 
 from ridgeline_engine.pipeline import Completion
+from ridgeline_engine.policy.preemption_log import PreemptionLog
 from ridgeline_engine.request import FinishReason
-from ridgeline_engine.snapshots import EngineMetrics, StepStats
+from ridgeline_engine.snapshots import EngineCounts, EngineMetrics, StepStats
 from ridgeline_engine.step_fit import StepFit
 
 
@@ -35,6 +36,15 @@ class StepLedger:
 
     def __post_init__(self) -> None:
         self._fit = StepFit(self.guess)
+
+    @property
+    def last_step(self) -> StepStats | None:
+        """The newest; None before the first."""
+        return self._last_step
+
+    @property
+    def steps(self) -> int:
+        return self._steps
 
     @property
     def host_step_ms(self) -> float:
@@ -78,18 +88,24 @@ class StepLedger:
         self._host_ms += stats.host_ms
         self._predicted_ms += stats.predicted_ms
 
-    def metrics(self, *, preemptions: int, waiting: int, running: int) -> EngineMetrics:
+    def counts(self, log: PreemptionLog) -> EngineCounts:
+        return EngineCounts(
+            tuple((cause.value, kind.value, count) for (cause, kind), count in log.counts.items()),
+            wasted_rows=self.wasted_rows,
+            late_results=self.late_results,
+            row_faults=self.row_faults,
+            host_faults=self.host_faults,
+        )
+
+    def metrics(self, log: PreemptionLog, *, waiting: int, running: int) -> EngineMetrics:
         return EngineMetrics(
             steps=self._steps,
             decode_tokens=self._decode_tokens,
             prefill_tokens=self._prefill_tokens,
             cached_tokens=self._cached_tokens,
             emitted_tokens=self.emitted_tokens,
-            preemptions=preemptions,
-            late_results=self.late_results,
-            wasted_rows=self.wasted_rows,
-            host_faults=self.host_faults,
-            row_faults=self.row_faults,
+            preemptions=log.preempted,
+            counts=self.counts(log),
             finished=dict(self._finished),
             step_ms=self._step_ms,
             host_ms=self._host_ms,

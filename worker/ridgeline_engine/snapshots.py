@@ -31,6 +31,13 @@ class LoadSnapshot:
     total_blocks: int
     step_model: StepCoefficients
     draining: bool
+    quarantined_blocks: int = 0
+    """Given back, but an open launch may still touch them."""
+    stranded_bytes: int = 0
+    """Cached KV that no hit can reach; looked up every few seconds."""
+    host_blocks: int = 0
+    """Of all groups together, in the host's pool for swapped sequences."""
+    host_used_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,22 @@ class StepStats:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCounts:
+    """What happened so far that nobody asked for."""
+
+    preemptions: tuple[tuple[str, str, int], ...] = ()
+    """Cause, kind, count. The kind `wait` is a pause: its sequence kept its blocks."""
+    wasted_rows: int = 0
+    """Rows launched before the end of their text was known."""
+    late_results: int = 0
+    """Rows that came back for a slot's former owner, wasted ones among them."""
+    row_faults: int = 0
+    """Choices that ended by a fault of the device in their row."""
+    host_faults: int = 0
+    """Choices that ended because the host failed while it worked on their request."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """Counters since the start, and the newest step."""
 
@@ -60,13 +83,8 @@ class EngineMetrics:
     cached_tokens: int
     emitted_tokens: int
     preemptions: int
-    late_results: int
-    """Rows that came back for a slot's former owner, and were dropped."""
-    wasted_rows: int
-    """Of these, rows launched before the end of their text was known."""
-    host_faults: int
-    """Choices that ended because the host failed while it worked on their request."""
-    row_faults: int
+    """Sequences that lost slot and blocks."""
+    counts: EngineCounts
     finished: dict[str, int]
     """Choices by finish reason."""
     step_ms: float
@@ -78,9 +96,12 @@ class EngineMetrics:
     last_step: StepStats | None
 
 
-def load_snapshot(scheduler: Scheduler, step_model: StepCoefficients, *, draining: bool) -> LoadSnapshot:
-    """Reads queues and pool; changes nothing."""
+def load_snapshot(
+    scheduler: Scheduler, step_model: StepCoefficients, *, draining: bool, stranded_bytes: int
+) -> LoadSnapshot:
+    """Reads queues and pools; changes nothing."""
     kv, census = scheduler.kv, take_census(scheduler.running)
+    host = [kv.host_counts(group.group) for group in kv.groups]
     tightest = min(
         (kv.pool.counts(group.group) for group in kv.groups), key=lambda counts: counts.free / counts.total
     )
@@ -92,6 +113,10 @@ def load_snapshot(scheduler: Scheduler, step_model: StepCoefficients, *, drainin
         total_blocks=tightest.total,
         step_model=step_model,
         draining=draining,
+        quarantined_blocks=tightest.quarantined,
+        stranded_bytes=stranded_bytes,
+        host_blocks=sum(counts.total for counts in host),
+        host_used_blocks=sum(counts.held for counts in host),
     )
 
 

@@ -8,7 +8,7 @@ from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvariantError, RidgelineError
 from ridgeline_engine.kv_events import KVChange, KVCleared, KVEventLog, KVSnapshot
 from ridgeline_engine.request import OutputRow, Request, RequestKey
-from ridgeline_engine.snapshots import EngineMetrics, LoadSnapshot
+from ridgeline_engine.snapshots import EngineCounts, LoadSnapshot, StepStats
 
 from ridgeline_worker.inbox import Inbox
 from ridgeline_worker.messages import (
@@ -46,7 +46,10 @@ class EngineLike(Protocol):
 
     def load(self) -> LoadSnapshot: ...
 
-    def metrics(self) -> EngineMetrics: ...
+    @property
+    def last_step(self) -> tuple[int, StepStats | None]: ...
+
+    def counts(self) -> EngineCounts: ...
 
     def close(self) -> None: ...
 
@@ -63,7 +66,7 @@ class CoreLoop:
         self._clock = clock
         self._load_due_ms = 0.0
         self._steps = 0
-        self._preemptions = 0
+        self._counts = EngineCounts()
         self._kv_sequence = 0
 
     def run(self) -> None:
@@ -98,13 +101,14 @@ class CoreLoop:
             self._send(Refused(request.key, RidgelineError.code, told, None))
 
     def _report(self, rows: Sequence[OutputRow]) -> StepDone:
-        metrics = self._engine.metrics()
-        preemptions, self._preemptions = metrics.preemptions - self._preemptions, metrics.preemptions
-        ran, self._steps = metrics.steps > self._steps, metrics.steps
+        steps, last_step = self._engine.last_step
+        ran, self._steps = steps > self._steps, steps
+        counts, before = self._engine.counts(), self._counts
+        self._counts = counts
         return StepDone(
             rows=pack_rows(rows),
-            stats=metrics.last_step if ran else None,
-            preemptions=preemptions,
+            stats=last_step if ran else None,
+            counts=None if counts == before else counts,
             load=self._load_if_due(),
             kv_changes=self._new_kv_changes(),
         )

@@ -9,7 +9,7 @@ from ridgeline_contracts.ids import Incarnation
 from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_engine.kv_events import KVChange
 from ridgeline_engine.request import Request, RequestKey
-from ridgeline_engine.snapshots import LoadSnapshot, StepStats
+from ridgeline_engine.snapshots import EngineCounts, LoadSnapshot, StepStats
 
 from ridgeline_worker.rows import PackedRow
 from ridgeline_worker.settings import EngineSettings
@@ -77,8 +77,8 @@ class StepDone:
     rows: tuple[PackedRow, ...]
     stats: StepStats | None = None
     """None: nothing was run, only rows handed out."""
-    preemptions: int = 0
-    """Since the last message."""
+    counts: EngineCounts | None = None
+    """Since the core's start; None where nothing was added since the last message."""
     load: LoadSnapshot | None = None
     """None: too soon after the last one. The step after which the core falls idle always has it."""
     kv_changes: tuple[KVChange, ...] = ()

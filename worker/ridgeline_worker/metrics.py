@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from ridgeline_engine.request import PriorityClass, Request
-from ridgeline_engine.snapshots import LoadSnapshot, StepStats
+from ridgeline_engine.snapshots import EngineCounts, LoadSnapshot, StepStats
 
 from ridgeline_worker.messages import StepDone
 
@@ -15,6 +15,7 @@ class WorkerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._counts = EngineCounts()
         self._define_steps()
         self._define_state()
         self._define_events()
@@ -54,8 +55,12 @@ class WorkerMetrics:
             "waiting_tokens", "Prompt tokens still to be computed, by class.", "priority_class"
         )
         self._blocks = gauge(
-            "kv_blocks", "KV blocks: total, used, cached (free, but a prefix could hit).", "state"
+            "kv_blocks",
+            "KV blocks: total, used, cached (free, but a prefix could hit), quarantined (an open launch may touch "
+            "them), and of the host's pool for swapped sequences host and host_used.",
+            "state",
         )
+        self._stranded = gauge("kv_stranded_bytes", "Cached KV that no hit can reach.")
         self._sessions = gauge("sessions", "Gateways that hold a stream.")
 
     def _define_events(self) -> None:
@@ -67,14 +72,25 @@ class WorkerMetrics:
         )
         self._refused = counter("requests_refused", "Requests refused, by error code.", "code")
         self._preemptions = counter(
-            "preemptions", "Sequences that lost their blocks and were computed again."
+            "preemptions",
+            "Sequences that had to give way, by cause and kind: recompute and swap lost their blocks, wait paused.",
+            "cause",
+            "kind",
+        )
+        self._wasted = counter("wasted_rows", "Rows launched before the end of their text was known.")
+        self._faulted = counter(
+            "choices_faulted",
+            "Choices that ended by a fault in their row (device) or their request (host).",
+            "where",
         )
         self._deaths = counter("core_deaths", "Cores that ended unasked, by error code.", "code")
         self._lost = counter("requests_lost", "Requests that were running when a core died.")
         self._lapsed = counter("sessions_lapsed", "Sessions ended because the gateway did not read.")
 
     def core_ready(self, load: LoadSnapshot | None) -> None:
+        """A new core counts from 0."""
         self._ready.set(1)
+        self._counts = EngineCounts()
         self._set_load(load)
 
     def core_lost(self, code: str, *, requests: int) -> None:
@@ -84,7 +100,8 @@ class WorkerMetrics:
         self._set_load(None)
 
     def step_done(self, done: StepDone) -> None:
-        self._preemptions.inc(done.preemptions)
+        if done.counts is not None:
+            self._count(done.counts)
         if done.load is not None:
             self._set_load(done.load)
         if done.stats is not None:
@@ -116,14 +133,30 @@ class WorkerMetrics:
         self._tokens.labels("decode").inc(stats.shape.decode_rows)
         self._tokens.labels("cached").inc(stats.cached_tokens)
 
+    def _count(self, now: EngineCounts) -> None:
+        before, self._counts = self._counts, now
+        known = {(cause, kind): count for cause, kind, count in before.preemptions}
+        for cause, kind, count in now.preemptions:
+            self._preemptions.labels(cause, kind).inc(count - known.get((cause, kind), 0))
+        self._wasted.inc(now.wasted_rows - before.wasted_rows)
+        self._faulted.labels("device").inc(now.row_faults - before.row_faults)
+        self._faulted.labels("host").inc(now.host_faults - before.host_faults)
+
     def _set_load(self, load: LoadSnapshot | None) -> None:
-        total, free, cached = (0, 0, 0)
-        if load is not None:
-            total, free, cached = load.total_blocks, load.free_blocks, load.cached_blocks
         self._running.set(0 if load is None else load.running)
-        self._blocks.labels("total").set(total)
-        self._blocks.labels("used").set(total - free)
-        self._blocks.labels("cached").set(cached)
+        blocks = dict.fromkeys(("total", "used", "cached", "quarantined", "host", "host_used"), 0)
+        if load is not None:
+            blocks = {
+                "total": load.total_blocks,
+                "used": load.total_blocks - load.free_blocks - load.quarantined_blocks,
+                "cached": load.cached_blocks,
+                "quarantined": load.quarantined_blocks,
+                "host": load.host_blocks,
+                "host_used": load.host_used_blocks,
+            }
+        for state, count in blocks.items():
+            self._blocks.labels(state).set(count)
+        self._stranded.set(0 if load is None else load.stranded_bytes)
         by_class = {} if load is None else {each.priority: each for each in load.classes}
         for priority in PriorityClass:
             found = by_class.get(priority)
