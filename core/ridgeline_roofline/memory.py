@@ -38,6 +38,8 @@ class MemoryFacts:
     kv_limit_bytes: int | None = None
     """A cap on the KV pool by setting; None: all that is left, but not more than the batch could ever
     fill."""
+    swapped_kv_bytes: int = 0
+    """For blocks of sequences that are swapped out; 0 where they go to other memory than weights and KV do."""
     loading_bytes: int = 0
     """On top of runtime and weights while the model loads, given back before the first step: the files as they are
     read, and the largest matrix once more."""
@@ -129,7 +131,7 @@ def memory_ledger(facts: MemoryFacts, *, min_kv_tokens: int) -> MemoryLedger:
     Every group gets blocks for the same number of tokens.
     """
     fixed = _fixed_lines(facts)
-    left = facts.limit_bytes - sum(line.size_bytes for line in fixed)
+    left = facts.limit_bytes - sum(line.size_bytes for line in (*fixed, *_swapped_kv(facts)))
     token_bytes = kv_token_bytes(facts.groups)
     fillable = facts.max_batch * facts.max_context_tokens
     capped = left if facts.kv_limit_bytes is None else min(left, facts.kv_limit_bytes)
@@ -145,7 +147,7 @@ def memory_ledger(facts: MemoryFacts, *, min_kv_tokens: int) -> MemoryLedger:
     line = LedgerLine("KV pool", size, f"{held} tokens of {token_bytes:.0f} bytes: {why}")
     return MemoryLedger(
         facts.limit_bytes,
-        (fixed[0], line, *fixed[1:]),
+        (fixed[0], line, *_swapped_kv(facts), *fixed[1:]),
         blocks,
         held,
         loading_bytes=facts.loading_bytes,
@@ -167,6 +169,13 @@ def _fixed_lines(facts: MemoryFacts) -> tuple[LedgerLine, ...]:
     )
 
 
+def _swapped_kv(facts: MemoryFacts) -> tuple[LedgerLine, ...]:
+    """A line where there is such memory."""
+    if facts.swapped_kv_bytes == 0:
+        return ()
+    return (LedgerLine("swapped KV", facts.swapped_kv_bytes, "blocks of sequences that wait, taken as used"),)
+
+
 def _refusal(facts: MemoryFacts, fixed: tuple[LedgerLine, ...], *, left: int, min_kv_tokens: int) -> str:
     needed = int(min_kv_tokens * kv_token_bytes(facts.groups))
     room = max(0, left)
@@ -176,7 +185,7 @@ def _refusal(facts: MemoryFacts, fixed: tuple[LedgerLine, ...], *, left: int, mi
         fix = f"allow the KV pool at least {needed / 1e6:.0f} MB"
     return (
         f"too little memory: {min_kv_tokens} tokens of KV need {needed / 1e6:.0f} MB "
-        f"and {room / 1e6:.0f} MB are left for them; {fix}\n{_table(fixed, facts.limit_bytes)}"
+        f"and {room / 1e6:.0f} MB are left for them; {fix}\n{_table((*fixed, *_swapped_kv(facts)), facts.limit_bytes)}"
     )
 
 

@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +20,11 @@ from ridgeline_engine.executors.torch_executor.executor import TorchExecutor
 from ridgeline_engine.executors.torch_executor.settings import TorchSettings
 from ridgeline_engine.executors.torch_executor.slots import SlotTable
 from ridgeline_engine.executors.torch_executor.torch_ops import TorchOps
+from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.request import Request, RequestKey
 from ridgeline_engine.seam import BlockAppend, Generation, RowPlan, SlotAdmit, SlotId
-from ridgeline_engine.settings import EngineSettings
+from ridgeline_engine.settings import AsyncScheduling, EngineSettings
+from ridgeline_roofline.decisions.preemption import PreemptionKind
 from ridgeline_testing.oracle import greedy_continuations, reference_logits, reference_model
 from ridgeline_transfer.allocator import PrivateAllocator
 
@@ -78,23 +82,97 @@ def test_what_has_left_the_window_is_never_read_again(
     torch.testing.assert_close(torch.cat(found), expected, atol=TOLERANCE, rtol=0)
 
 
-def test_greedy_tokens_through_the_engine_equal_transformers(
-    folder: Path, make_executor: Callable[..., TorchExecutor]
-) -> None:
+PROMPT_TOKENS = (390, 130, 450)
+OUTPUTS = 80
+
+
+@dataclass(slots=True)
+class Served:
+    """What an engine over a real executor gave by prompt, and what it held at most."""
+
+    engine: Engine
+    texts: list[tuple[int, ...]] = field(default_factory=list)
+    most_held: dict[GroupId, int] = field(default_factory=dict)
+
+
+def _prompts() -> list[list[int]]:
     drawn = random.Random(9)
-    prompts = [[drawn.randrange(3, 512) for _ in range(length)] for length in (390, 130, 450)]
-    outputs = 80
-    expected = greedy_continuations(folder, prompts, output_tokens=outputs)
-    engine = Engine(
-        make_executor(folder, kv_blocks=112), SystemClock(), EngineSettings(eos_token_ids=(), max_batch=4)
+    return [[drawn.randrange(3, 512) for _ in range(length)] for length in PROMPT_TOKENS]
+
+
+def _serve(executor: TorchExecutor, *, spoil: bool = False, **settings: object) -> Served:
+    """All prompts at once, greedily. `spoil` puts NaN into every block that nobody holds, before each step."""
+    chosen = EngineSettings(
+        eos_token_ids=(),
+        max_batch=4,
+        async_scheduling=AsyncScheduling.OFF if spoil else AsyncScheduling.ON,
+        **settings,
     )
-    sampling = SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True)
-    keys = [RequestKey(RequestId(f"text-{number}"), Attempt(0)) for number in range(len(prompts))]
-    for key, prompt in zip(keys, prompts, strict=True):
+    engine: Any = Engine(executor, SystemClock(), chosen)
+    served, kv = Served(engine), engine._scheduler.kv
+    sampling = SamplingParams(max_tokens=OUTPUTS, temperature=0.0, ignore_eos=True)
+    keys = [RequestKey(RequestId(f"text-{number}"), Attempt(0)) for number in range(len(PROMPT_TOKENS))]
+    for key, prompt in zip(keys, _prompts(), strict=True):
         engine.submit(Request(key, tuple(prompt), sampling))
     given: dict[RequestKey, list[int]] = {key: [] for key in keys}
     while engine.has_work:
+        if spoil:
+            _spoil(executor, kv)
         for output in engine.step():
             given[output.key].extend(output.tokens)
         engine.check()
-    assert [tuple(given[key]) for key in keys] == list(expected)
+        for group in kv.groups:
+            held = kv.pool.counts(group.group).held
+            served.most_held[group.group] = max(held, served.most_held.get(group.group, 0))
+    served.texts = [tuple(given[key]) for key in keys]
+    return served
+
+
+def _spoil(executor: Any, kv: KVManager) -> None:
+    for group in kv.groups:
+        nobodys = [
+            block
+            for block in range(kv.pool.counts(group.group).total)
+            if not kv.pool.holders(group.group, BlockId(block))
+        ]
+        for layer in group.layers:
+            executor._runner._model.kv.layers[layer][nobodys] = float("nan")
+
+
+def test_greedy_tokens_through_the_engine_equal_transformers_while_the_window_frees_its_blocks(
+    folder: Path, make_executor: Callable[..., TorchExecutor]
+) -> None:
+    executor = make_executor(folder, kv_blocks=112)
+    served = _serve(executor)
+    assert served.texts == greedy_continuations(folder, _prompts(), output_tokens=OUTPUTS)
+    full, window = (
+        next(group.group for group in executor.kv_groups if group.kind is kind)
+        for kind in (KVKind.FULL, KVKind.WINDOW)
+    )
+    # Texts of 470, 210 and 530 tokens: 30 + 14 + 34 blocks in one group; three windows over 9 each in the other.
+    assert served.most_held[full] == 78
+    assert served.most_held[window] <= 27
+    load = served.engine.load()
+    assert load.free_blocks == load.total_blocks
+
+
+def test_no_block_of_others_is_read_through_a_table_that_still_names_it(
+    folder: Path, make_executor: Callable[..., TorchExecutor]
+) -> None:
+    served = _serve(make_executor(folder, kv_blocks=112), spoil=True, prefix_cache=False)
+    assert served.texts == greedy_continuations(folder, _prompts(), output_tokens=OUTPUTS)
+
+
+def test_a_sequence_that_was_swapped_out_and_in_gives_the_same_text(
+    folder: Path, make_executor: Callable[..., TorchExecutor]
+) -> None:
+    executor = make_executor(folder, kv_blocks=66, host_blocks=80)
+    assert executor.host_copy_bytes_per_ms is not None
+    served = _serve(
+        executor,
+        preemption="swap",
+        prefix_cache=False,
+        host_copy_bytes_per_ms=executor.host_copy_bytes_per_ms,
+    )
+    assert {record.kind for record in served.engine.preemption_trace} == {PreemptionKind.SWAP}
+    assert served.texts == greedy_continuations(folder, _prompts(), output_tokens=OUTPUTS)

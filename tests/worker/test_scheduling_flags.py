@@ -30,6 +30,10 @@ def test_targets_policies_and_overrides_are_read_with_their_units() -> None:
     )
 
 
+def test_swap_may_be_chosen_where_the_host_has_memory_for_it() -> None:
+    assert _choices("--preemption", "swap", "--host-kv-memory", "1GB").preemption == "swap"
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -37,7 +41,11 @@ def test_targets_policies_and_overrides_are_read_with_their_units() -> None:
         pytest.param(["--ttft-target-ms", "soon"], "target 'soon'", id="a-word"),
         pytest.param(["--batch-cap", "0"], "batch_cap=0: give more than 0", id="no-batch"),
         pytest.param(["--policy", "best"], "fair.*fcfs.*shortest", id="an-unknown-policy"),
-        pytest.param(["--preemption", "swap"], "swap.*give auto, recompute or wait", id="no-host-memory"),
+        pytest.param(
+            ["--preemption", "swap"],
+            "swap.*--host-kv-memory.*give auto, recompute or wait",
+            id="no-host-memory",
+        ),
         pytest.param(["--preemption", "never"], "auto.*recompute.*swap.*wait", id="an-unknown-preemption"),
     ],
 )

@@ -101,6 +101,24 @@ def test_a_stated_memory_is_a_cap_and_a_full_batch_is_another(tiny_folder) -> No
     assert free.kv_blocks == 8 * 2048 // 16
 
 
+def test_memory_for_swapped_sequences_is_in_the_ledger_where_it_is_the_same_memory(tiny_folder) -> None:
+    block_bytes = 2 * 2 * 2 * 16 * 16 * 2
+    settings = EngineSettings(tiny_folder, dtype="bf16", kv_bytes=2**20, host_kv_bytes=10 * block_bytes + 1)
+    shared = _sizes(tiny_folder, settings, limit_bytes=2 * 10**9)
+    assert shared.host_blocks == 10
+    assert shared.kv_blocks == 2**20 // block_bytes
+    assert [line.name for line in shared.ledger.lines][:3] == ["runtime", "KV pool", "swapped KV"]
+    device = _sizes(tiny_folder, settings, limit_bytes=2 * 10**9, shares=False)
+    assert device.host_blocks == 10
+    assert "swapped KV" not in [line.name for line in device.ledger.lines]
+
+
+def test_memory_for_swapped_sequences_that_holds_no_block_is_refused(tiny_folder) -> None:
+    settings = EngineSettings(tiny_folder, host_kv_bytes=100)
+    with pytest.raises(SettingsError, match=r"--host-kv-memory=100: a block of 16 tokens takes \d+ bytes"):
+        _sizes(tiny_folder, settings, limit_bytes=2 * 10**9)
+
+
 def test_too_little_memory_is_refused_with_the_ledger(tiny_folder) -> None:
     with pytest.raises(SettingsError, match=r"(?s)too little memory.*weights.*limit"):
         _sizes(tiny_folder, EngineSettings(tiny_folder), limit_bytes=200 * 10**6)

@@ -5,13 +5,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_contracts.step import StepCoefficients
 from ridgeline_engine.engine import Engine
-from ridgeline_engine.seam import Executor
 from ridgeline_engine.settings import EngineSettings as SchedulingSettings
 from ridgeline_roofline.step.linear_form import linearised
 from ridgeline_transfer.allocator import PrivateAllocator
@@ -22,6 +22,9 @@ from ridgeline_worker.device_memory import least_free_device_bytes
 from ridgeline_worker.host_memory import available_bytes, give_back_freed, resident_bytes
 from ridgeline_worker.messages import CoreSpec
 from ridgeline_worker.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from ridgeline_engine.executors.torch_executor.executor import TorchExecutor
 
 _log = logging.getLogger(__name__)
 _MAX_BATCH = 32
@@ -65,13 +68,14 @@ def build_engine(spec: CoreSpec, clock: Clock) -> Engine:
     # Torch takes seconds to load: what cannot fit is to be told before.
     sizes = plan.sizes(device_bytes)
     executor = _load_executor(plan, sizes, clock, expects_cuda=device_bytes is not None)
-    engine = Engine(executor, clock, plan.scheduling)
+    scheduling = replace(plan.scheduling, host_copy_bytes_per_ms=executor.host_copy_bytes_per_ms)
+    engine = Engine(executor, clock, scheduling)
     for derivation in engine.derivations():
         _log.info("engine.threshold %s", derivation)
     return engine
 
 
-def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda: bool) -> Executor:
+def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda: bool) -> "TorchExecutor":
     from ridgeline_engine.executors.torch_executor.executor import TorchExecutor
     from ridgeline_engine.executors.torch_executor.loading import choose_device
     from ridgeline_engine.executors.torch_executor.settings import TorchSettings
@@ -88,6 +92,7 @@ def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda:
         plan.folder,
         TorchSettings(
             kv_blocks=sizes.kv_blocks,
+            host_blocks=sizes.host_blocks,
             cache_dir=settings.cache_folder or Path(tempfile.gettempdir()) / "ridgeline-kernels",
             dtype=settings.dtype,
             weights=settings.weights,
@@ -114,7 +119,10 @@ def _load_executor(plan: _Plan, sizes: CoreSizes, clock: Clock, *, expects_cuda:
 
 
 def _told(sizes: CoreSizes) -> Iterator[str]:
-    yield f"memory.ledger kv_blocks={sizes.kv_blocks} kv_tokens={sizes.ledger.kv_tokens}"
+    yield (
+        f"memory.ledger kv_blocks={sizes.kv_blocks} kv_tokens={sizes.ledger.kv_tokens} "
+        f"host_kv_blocks={sizes.host_blocks}"
+    )
     for line in sizes.ledger.text().splitlines():
         yield f"memory.ledger {line}"
 

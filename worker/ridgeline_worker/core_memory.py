@@ -1,9 +1,10 @@
 """How the core divides its memory before it loads anything: the start-up ledger. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline_contracts.errors import SettingsError
+from ridgeline_contracts.kv import KVGroup
 from ridgeline_contracts.model_folder import ModelFolder
 from ridgeline_engine.executors.architectures import kv_groups, read_shape
 from ridgeline_engine.executors.sizes import estimate, kv_dtype, weight_format
@@ -34,6 +35,8 @@ class CoreSizes:
     """What the executor is made with."""
 
     kv_blocks: int
+    host_blocks: int
+    """In each KV group, for sequences that are swapped out."""
     max_context_tokens: int
     ledger: MemoryLedger
 
@@ -112,6 +115,7 @@ def _sizes(
     kv_limit = settings.kv_bytes or (DEFAULT_KV_BYTES if shares_host_memory else None)
     if settings.kv_blocks is not None:
         kv_limit = settings.kv_blocks * sum(group.block_bytes for group in groups)
+    host_blocks = _host_blocks(settings, groups)
     ledger = memory_ledger(
         MemoryFacts(
             limit_bytes=limit_bytes,
@@ -125,11 +129,27 @@ def _sizes(
             max_batch=max_batch,
             max_context_tokens=context,
             kv_limit_bytes=kv_limit,
+            swapped_kv_bytes=host_blocks * sum(each.block_bytes for each in groups)
+            if shares_host_memory
+            else 0,
             loading_bytes=sizes.loading_bytes + (folder.weight_bytes if shares_host_memory else 0),
         ),
         min_kv_tokens=_least_tokens(settings, context),
     )
-    return CoreSizes(min(ledger.kv_blocks.values()), context, ledger)
+    return CoreSizes(min(ledger.kv_blocks.values()), host_blocks, context, ledger)
+
+
+def _host_blocks(settings: EngineSettings, groups: Sequence[KVGroup]) -> int:
+    """Raises SettingsError for memory that holds not even one."""
+    each_bytes = sum(group.block_bytes for group in groups)
+    blocks = settings.host_kv_bytes // each_bytes
+    if settings.host_kv_bytes and blocks == 0:
+        raise SettingsError(
+            f"--host-kv-memory={settings.host_kv_bytes}: a block of {settings.block_tokens} tokens takes "
+            f"{each_bytes} bytes; give as many at least, or leave it out",
+            param="host_kv_memory",
+        )
+    return blocks
 
 
 def _least_tokens(settings: EngineSettings, context_tokens: int) -> int:

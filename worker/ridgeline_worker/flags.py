@@ -67,6 +67,7 @@ def _engine(flags: argparse.Namespace) -> EngineSettings:
         threads=flags.threads,
         kv_bytes=None if flags.kv_memory is None else parse_size_bytes(flags.kv_memory),
         kv_blocks=flags.kv_blocks,
+        host_kv_bytes=0 if flags.host_kv_memory is None else parse_size_bytes(flags.host_kv_memory),
         block_tokens=flags.block_tokens,
         max_batch=flags.max_batch,
         max_context_tokens=flags.max_context,
@@ -128,6 +129,11 @@ def _parser(default_worker_id: str, default_threads: int) -> argparse.ArgumentPa
         "--kv-memory", "--kv-bytes", help="size of the KV cache, such as 1GB or 512MiB (default: derived)"
     )
     engine.add_argument("--kv-blocks", type=int, help="the same, in blocks")
+    engine.add_argument(
+        "--host-kv-memory",
+        "--host-kv-bytes",
+        help="host memory for the KV of sequences that are swapped out, such as 4GB (default: none, no swap)",
+    )
     engine.add_argument("--block-tokens", type=int, default=GRANULE_TOKENS)
     engine.add_argument("--max-batch", type=int, help="sequences that run at once (default: derived)")
     engine.add_argument("--max-context", type=int, help="tokens of prompt and output (default: the model's)")

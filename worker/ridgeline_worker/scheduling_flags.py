@@ -55,9 +55,10 @@ def add_scheduling_flags(parser: argparse.ArgumentParser) -> None:
 
 def scheduling_choices(flags: argparse.Namespace) -> SchedulingChoices:
     """Raises SettingsError, which names the flag."""
-    if flags.preemption == PreemptionKind.SWAP:
+    if flags.preemption == PreemptionKind.SWAP and flags.host_kv_memory is None:
         raise SettingsError(
-            "preemption='swap': this worker keeps no KV in the host's memory; give auto, recompute or wait",
+            "preemption='swap': no memory of the host is set aside for KV; give --host-kv-memory with it, or "
+            "give auto, recompute or wait",
             param="preemption",
         )
     return SchedulingChoices(

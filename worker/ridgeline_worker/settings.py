@@ -39,6 +39,8 @@ class EngineSettings:
     threads: int = 1
     kv_bytes: int | None = None
     kv_blocks: int | None = None
+    host_kv_bytes: int = 0
+    """Of the host's memory, for sequences that are swapped out; 0: none ever is."""
     block_tokens: int = 16
     max_batch: int | None = None
     max_context_tokens: int | None = None

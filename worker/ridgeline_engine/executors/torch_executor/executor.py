@@ -57,12 +57,14 @@ class TorchExecutor:
         self._settings = settings
         self._open: dict[LaunchId, _Open] = {}
         self._failure: RidgelineError | None = None
+        self._host_copy_bytes_per_ms: float | None = None
         self._thread = LaunchThread(name="torch-executor")
 
         def start() -> tuple[StepRunner, LoadedModel]:
             model = load_model(
                 model_folder, settings, allocator=allocator, clock=clock, on_layer=on_layer_loaded
             )
+            self._host_copy_bytes_per_ms = model.kv.measure_copies(clock)
             return StepRunner(model, settings, clock=clock, layer_hook=layer_hook), model
 
         try:
@@ -101,6 +103,11 @@ class TorchExecutor:
     def host_blocks(self) -> Mapping[GroupId, int]:
         """Blocks that the pool for swapped sequences holds, by group."""
         return {group.group: self._settings.host_blocks for group in self._kv_groups}
+
+    @property
+    def host_copy_bytes_per_ms(self) -> float | None:
+        """Between the blocks and that pool, as measured at the start; None without the pool."""
+        return self._host_copy_bytes_per_ms
 
     def launch(self, plan: StepPlan) -> LaunchId:
         """Queues a step. Raises InvariantError for a third open launch, the earlier fault after one."""

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvariantError, OutOfMemory
-from ridgeline_contracts.kv import GroupId, KVDtype, KVGroup
+from ridgeline_contracts.kv import BlockId, GroupId, KVDtype, KVGroup
 from torch import Tensor
 
 from ridgeline_engine.seam import BlockCopy, CopyKind, KVAllocator
 
+_MEASURED_BLOCKS, _MEASURED_TIMES, _SHORTEST_MS = 64, 3, 1e-3
 _TORCH_DTYPES = {KVDtype.FP32: torch.float32, KVDtype.BF16: torch.bfloat16}
 
 
@@ -47,6 +49,28 @@ class KVMemory:
         """
         for run in _runs(copies):
             self._copy_run(run)
+
+    def measure_copies(self, clock: Clock) -> float | None:
+        """Bytes a millisecond between here and the host's pool, both ways taken together; None without a pool. Only
+        before anything is in the blocks: some are overwritten."""
+        groups = self._groups.values()
+        blocks = min([_MEASURED_BLOCKS, *(len(tensor) for tensor in (*self.layers, *self._host))])
+        if blocks == 0:
+            return None
+        copies = [
+            BlockCopy(kind, group.group, BlockId(block), BlockId(block))
+            for kind in (CopyKind.SWAP_OUT, CopyKind.SWAP_IN)
+            for group in groups
+            for block in range(blocks)
+        ]
+        took_ms = []
+        for _ in range(_MEASURED_TIMES):
+            started_ms = clock.monotonic_ms()
+            self.copy(copies)
+            took_ms.append(clock.monotonic_ms() - started_ms)
+        moved_bytes = 2 * blocks * sum(group.block_bytes for group in groups)
+        # The least, since the first time the host's pages are taken.
+        return moved_bytes / max(min(took_ms), _SHORTEST_MS)
 
     def drop(self) -> None:
         """Lets go of the memory, so that the allocator can be closed. No tensor of a layer may be used
@@ -107,7 +131,7 @@ def _host_pool(owners: Sequence[KVGroup], blocks: int, device: torch.device) -> 
     except RuntimeError as error:
         size_bytes = sum(owner.layer_block_bytes for owner in owners) * blocks
         raise OutOfMemory(
-            f"{size_bytes} bytes of swapped KV do not fit on the host: lower host_blocks"
+            f"{size_bytes} bytes of swapped KV do not fit on the host: give less --host-kv-memory"
         ) from error
 
 
