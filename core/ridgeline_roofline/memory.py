@@ -131,7 +131,7 @@ def memory_ledger(facts: MemoryFacts, *, min_kv_tokens: int) -> MemoryLedger:
     Every group gets blocks for the same number of tokens.
     """
     fixed = _fixed_lines(facts)
-    left = facts.limit_bytes - sum(line.size_bytes for line in (*fixed, *_swapped_kv(facts)))
+    left = facts.limit_bytes - sum(line.size_bytes for line in fixed)
     token_bytes = kv_token_bytes(facts.groups)
     fillable = facts.max_batch * facts.max_context_tokens
     capped = left if facts.kv_limit_bytes is None else min(left, facts.kv_limit_bytes)
@@ -147,7 +147,7 @@ def memory_ledger(facts: MemoryFacts, *, min_kv_tokens: int) -> MemoryLedger:
     line = LedgerLine("KV pool", size, f"{held} tokens of {token_bytes:.0f} bytes: {why}")
     return MemoryLedger(
         facts.limit_bytes,
-        (fixed[0], line, *_swapped_kv(facts), *fixed[1:]),
+        (fixed[0], line, *fixed[1:]),
         blocks,
         held,
         loading_bytes=facts.loading_bytes,
@@ -160,6 +160,7 @@ def _fixed_lines(facts: MemoryFacts) -> tuple[LedgerLine, ...]:
     margin = int(facts.limit_bytes * facts.margin_ratio)
     return (
         LedgerLine("runtime", facts.runtime_bytes, "interpreter, libraries, device context"),
+        *_swapped_kv(facts),
         LedgerLine("weights", facts.weights_bytes, f"{facts.model.parameters / 1e6:.0f} M parameters"),
         LedgerLine("activations", activation_bytes(facts), f"a step of {facts.max_step_tokens} tokens"),
         LedgerLine(
@@ -185,7 +186,7 @@ def _refusal(facts: MemoryFacts, fixed: tuple[LedgerLine, ...], *, left: int, mi
         fix = f"allow the KV pool at least {needed / 1e6:.0f} MB"
     return (
         f"too little memory: {min_kv_tokens} tokens of KV need {needed / 1e6:.0f} MB "
-        f"and {room / 1e6:.0f} MB are left for them; {fix}\n{_table((*fixed, *_swapped_kv(facts)), facts.limit_bytes)}"
+        f"and {room / 1e6:.0f} MB are left for them; {fix}\n{_table(fixed, facts.limit_bytes)}"
     )
 
 
