@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 from ridgeline_contracts.ids import TenantId
+from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.kv_manager import KVManager
-from ridgeline_engine.kv_search import KVStart
 from ridgeline_engine.policy.output_lengths import OutputLengths
 from ridgeline_engine.policy.preemption_log import PreemptionCause
 from ridgeline_engine.request import PriorityClass
-from ridgeline_engine.seam import BlockAppend, LaunchId, SlotId
-from ridgeline_engine.sequence import Sequence
 from ridgeline_roofline.decisions.preemption import PreemptionKind
 from ridgeline_testing.fake_executor import expected_output
 
@@ -189,48 +186,9 @@ def test_the_expected_rest_of_an_output(seen: list[int], output: int, limit: int
     assert lengths.remaining_tokens(output, limit) == rest
 
 
-class FakeSwapKV(KVManager):
-    """Moves no bytes: counts what would move, and gives blocks back in the same number."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.on_host: dict[Sequence, tuple[int, int]] = {}
-        self.room_blocks = 100
-
-    def can_swap_out(self, sequence: Sequence) -> bool:
-        return sum(blocks for blocks, _ in self.on_host.values()) + self._blocks(sequence) <= self.room_blocks
-
-    def swap_out(self, sequence: Sequence, *, fence: LaunchId | None) -> int:
-        blocks = self._blocks(sequence)
-        self.on_host[sequence] = (blocks, sequence.computed_tokens)
-        self.release(sequence, fence=fence)
-        return blocks
-
-    def can_swap_in(self, sequence: Sequence, *, reserve_blocks: int) -> bool:
-        need = self.groups[0].blocks_for(len(sequence.tokens)) + reserve_blocks
-        return self.pool.can_allocate({self.groups[0].group: need})
-
-    def swap_in(self, sequence: Sequence, slot: SlotId) -> list[BlockAppend]:
-        _, computed = self.on_host.pop(sequence)
-        appends = self.admit(sequence, KVStart.nothing(), slot)
-        sequence.computed_tokens = sequence.planned_tokens = computed
-        return appends
-
-    def drop_swapped(self, sequence: Sequence) -> None:
-        del self.on_host[sequence]
-
-    def _blocks(self, sequence: Sequence) -> int:
-        return len(sequence.tables[self.groups[0].group].blocks)
-
-
-@pytest.fixture
-def make_swap_bench(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> MakeBench:
-    monkeypatch.setattr("ridgeline_engine.engine.KVManager", FakeSwapKV)
-    return make_bench
-
-
-def test_a_swapped_sequence_goes_on_where_it_was_without_a_prefill(make_swap_bench: MakeBench) -> None:
-    bench = make_swap_bench({"preemption": "swap", "policy": "fcfs", "prefix_cache": False}, blocks=6)
+def test_a_swapped_sequence_goes_on_where_it_was_without_a_prefill(make_bench: MakeBench) -> None:
+    settings = {"preemption": "swap", "policy": "fcfs", "prefix_cache": False, "host_copy_bytes_per_ms": 1e6}
+    bench = make_bench(settings, blocks=6, host_blocks=12)
     keys = [bench.submit(str(index), _prompt(14, index), _sampling(40)) for index in range(3)]
     bench.run()
     log: Any = bench.engine._scheduler.log
@@ -240,10 +198,10 @@ def test_a_swapped_sequence_goes_on_where_it_was_without_a_prefill(make_swap_ben
     assert sum(bench.finish(key).clocks.preemptions for key in keys) == bench.engine.metrics().preemptions > 0
 
 
-def test_swap_is_chosen_where_copies_are_faster_than_prefill(make_swap_bench: MakeBench) -> None:
+def test_swap_is_chosen_where_copies_are_faster_than_prefill(make_bench: MakeBench) -> None:
     for bytes_per_ms, kind in ((1e9, PreemptionKind.SWAP), (1.0, PreemptionKind.RECOMPUTE)):
         settings = {"host_copy_bytes_per_ms": bytes_per_ms, "policy": "fcfs", "prefix_cache": False}
-        bench = make_swap_bench(settings, blocks=6)
+        bench = make_bench(settings, blocks=6, host_blocks=12)
         for index in range(3):
             bench.submit(str(index), _prompt(14, index), _sampling(40))
         bench.step(40)
@@ -251,26 +209,26 @@ def test_swap_is_chosen_where_copies_are_faster_than_prefill(make_swap_bench: Ma
         assert "out and in" in bench.engine.preemption_trace[0].derivation
 
 
-def test_a_full_host_falls_back_to_recomputation_and_says_so(make_swap_bench: MakeBench) -> None:
-    bench = make_swap_bench({"preemption": "swap", "policy": "fcfs"}, blocks=6)
-    kv: Any = bench.engine._scheduler.kv
-    kv.room_blocks = 0
+def test_a_full_host_falls_back_to_recomputation_and_says_so(make_bench: MakeBench) -> None:
+    bench = make_bench({"preemption": "swap", "policy": "fcfs"}, blocks=6)
     for index in range(3):
         bench.submit(str(index), _prompt(14, index), _sampling(40))
     bench.run()
     assert "swap is set but not possible: recompute" in bench.engine.preemption_trace[0].derivation
 
 
-def test_a_sequence_that_is_cancelled_on_the_host_leaves_nothing_there(make_swap_bench: MakeBench) -> None:
-    bench = make_swap_bench({"preemption": "swap", "policy": "fcfs"}, blocks=6)
+def test_a_sequence_that_is_cancelled_on_the_host_leaves_nothing_there(make_bench: MakeBench) -> None:
+    bench = make_bench({"preemption": "swap", "policy": "fcfs"}, blocks=6, host_blocks=12)
     keys = [bench.submit(str(index), _prompt(14, index), _sampling(40)) for index in range(3)]
     kv: Any = bench.engine._scheduler.kv
-    while not kv.on_host:
+    while kv.host_counts(GroupId(0)).held == 0:
         bench.step()
     for key in keys:
         bench.engine.cancel(key)
     bench.run()
-    assert kv.on_host == {}
+    bench.submit("another", _prompt(4), _sampling(1))
+    bench.run()
+    assert kv.host_counts(GroupId(0)).free == 12
 
 
 def test_what_the_cache_will_keep_is_not_counted_as_lost(make_bench: MakeBench) -> None:

@@ -125,11 +125,6 @@ class BlockPool:
         total, free, quarantined = len(found.holders), found.free, len(found.quarantined)
         return BlockCounts(total, total - free - quarantined, free, len(found.kept), quarantined)
 
-    @property
-    def has_quarantined(self) -> bool:
-        """Whether a launch still keeps blocks from being free."""
-        return any(found.quarantined for found in self._groups.values())
-
     def holders(self, group: GroupId, block: BlockId) -> int:
         """How many tables name this block."""
         return self._groups[group].holders[block]
@@ -139,13 +134,23 @@ class BlockPool:
         return self._groups[group].hittable[block] == 1
 
     def can_allocate(
-        self, need: Mapping[GroupId, int], *, sharing: Mapping[GroupId, Sequence[BlockId]] | None = None
+        self,
+        need: Mapping[GroupId, int],
+        *,
+        sharing: Mapping[GroupId, Sequence[BlockId]] | None = None,
+        once_retired: bool = False,
     ) -> bool:
-        """Whether `need` blocks of each group are free besides those of `sharing`."""
+        """Whether `need` blocks of each group are free besides those of `sharing`, or will be once all open launches
+        have completed."""
         for group, count in need.items():
             found = self._groups[group]
-            taken = sum(1 for block in sharing.get(group, ()) if block in found.kept) if sharing else 0
-            if count > found.free - taken:
+            free, wanted = found.free, () if sharing is None else sharing.get(group, ())
+            if once_retired:
+                free += len(found.quarantined)
+            taken = sum(
+                block in found.kept or (once_retired and block in found.quarantined) for block in wanted
+            )
+            if count > free - taken:
                 return False
         return True
 
@@ -231,7 +236,7 @@ class BlockPool:
         if hittable and found.holders[block] == 0:
             raise InvariantError(f"block {block} of group {group} became hittable while nobody held it")
         found.hittable[block] = hittable
-        if block in found.kept:
+        if not hittable and block in found.kept:
             del found.kept[block]
             found.blank.append(block)
 

@@ -44,6 +44,9 @@ class HostPool:
         self._leaving: list[Swapped] = []
         """Let go since the last launch: a copy of the next one may touch them."""
 
+    def __contains__(self, sequence: EngineSequence) -> bool:
+        return sequence in self._swapped
+
     def counts(self, group: GroupId) -> BlockCounts:
         return self._pool.counts(group)
 

@@ -128,11 +128,22 @@ class KVManager:
                 last[mine] = linked
         return KVStart(tokens, shared, last, copied, present)
 
-    def can_admit(self, sequence: EngineSequence, start: KVStart, *, reserve_blocks: int) -> bool:
+    def can_admit(
+        self,
+        sequence: EngineSequence,
+        start: KVStart | None,
+        *,
+        reserve_blocks: int,
+        once_retired: bool = False,
+    ) -> bool:
         """Whether all known tokens fit (in a window group: the first window of them), leaving `reserve_blocks`
-        of each group to sequences that run."""
+        of each group to sequences that run. `start` None: of a sequence that comes back from the host.
+
+        `once_retired` asks for the time when all open launches have completed.
+        """
+        start = self._resumption(sequence) if start is None else start
         need = {group: count + reserve_blocks for group, count in self._missing(sequence, start).items()}
-        return self.pool.can_allocate(need, sharing=start.shared)
+        return self.pool.can_allocate(need, sharing=start.shared, once_retired=once_retired)
 
     def admit(self, sequence: EngineSequence, start: KVStart, slot: SlotId) -> list[BlockAppend]:
         """Builds the tables: what is shared, then new blocks. Ask `can_admit` before."""
@@ -216,6 +227,10 @@ class KVManager:
         """Of the pool for swapped sequences; all 0 where the host has none."""
         return self._host.counts(group)
 
+    def is_swapped(self, sequence: EngineSequence) -> bool:
+        """Whether a waiting sequence's KV is on the host."""
+        return sequence in self._host
+
     def can_swap_out(self, sequence: EngineSequence) -> bool:
         """Whether the host has room for what this running sequence has computed."""
         return sequence.computed_tokens > 0 and self._host.has_room(sequence)
@@ -231,16 +246,9 @@ class KVManager:
         self.release(sequence, fence=fence)
         return len(copies)
 
-    def can_swap_in(self, sequence: EngineSequence, *, reserve_blocks: int) -> bool:
-        """Whether there are blocks for a swapped sequence's known tokens, and `reserve_blocks` more of each
-        group."""
-        start = self._resumption(sequence)
-        need = {group: count + reserve_blocks for group, count in self._missing(sequence, start).items()}
-        return self.pool.can_allocate(need, sharing=start.shared)
-
     def swap_in(self, sequence: EngineSequence, slot: SlotId) -> list[BlockAppend]:
         """Instead of `admit`: what was computed is there again, shared where the cache still has it. Ask
-        `can_swap_in` before."""
+        `can_admit` with None before."""
         swapped, start = self._host.swapped(sequence), self._resumption(sequence)
         appends = self._build(sequence, start, slot)
         for group, kept in swapped.tables.items():

@@ -149,23 +149,30 @@ class StepPlanner:
     def _blocks_for(self, step: Step, sequence: Sequence, start: KVStart | None) -> bool:
         """Lets the sequence in if there are blocks; an interactive one takes them from the batch class."""
         while not self._let_in(step, sequence, start):
-            if sequence.request.priority is PriorityClass.BATCH or self._queues.kv.pool.has_quarantined:
+            # Blocks that come back with the next launch that completes are not worth a recomputation.
+            if sequence.request.priority is PriorityClass.BATCH or self._fits(
+                sequence, start, once_retired=True
+            ):
                 return False
             if not self._room.take_from_batch(step.census):
                 return False
         return True
 
+    def _fits(self, sequence: Sequence, start: KVStart | None, *, once_retired: bool = False) -> bool:
+        """Whether there are blocks for all known tokens, now or once the open launches have completed."""
+        reserve_blocks = admission_reserve_blocks(len(self._queues.running)).value
+        return self._queues.kv.can_admit(
+            sequence, start, reserve_blocks=reserve_blocks, once_retired=once_retired
+        )
+
     def _let_in(self, step: Step, sequence: Sequence, start: KVStart | None) -> bool:
         """Gives a slot and blocks for all known tokens; False where there are not enough blocks."""
-        reserve_blocks = admission_reserve_blocks(len(self._queues.running)).value
-        if start is None:
-            if not self._room.can_swap_in(sequence, reserve_blocks=reserve_blocks):
-                return False
-            slot = self._give_slot(step, sequence)
-            step.draft.appends += self._room.swap_in(sequence, slot)
-            return True
-        if not self._queues.kv.can_admit(sequence, start, reserve_blocks=reserve_blocks):
+        if not self._fits(sequence, start):
             return False
+        if start is None:
+            slot = self._give_slot(step, sequence)
+            step.draft.appends += self._queues.kv.swap_in(sequence, slot)
+            return True
         slot = self._give_slot(step, sequence)
         step.draft.appends += self._queues.kv.admit(sequence, start, slot)
         if sequence.progress.first_launch_ms is None:
@@ -224,7 +231,7 @@ class StepPlanner:
 
     def _start(self, sequence: Sequence, parent: Sequence | None) -> KVStart | None:
         """What is there of a waiting sequence on the device; None where it comes back from the host."""
-        if self._room.is_swapped(sequence):
+        if self._queues.kv.is_swapped(sequence):
             return None
         try:
             found = self._queues.kv.find(sequence)

@@ -1,7 +1,6 @@
 """Finds blocks for running sequences: who goes, who pauses. Acts on what policy/victims.py decides."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
 
 from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.step import StepModel
@@ -16,30 +15,9 @@ from ridgeline_engine.policy.thresholds import Thresholds
 from ridgeline_engine.policy.victims import Situation, choose_victim, facts_of
 from ridgeline_engine.queues import Queues
 from ridgeline_engine.request import PriorityClass
-from ridgeline_engine.seam import BlockAppend, LaunchId, SlotId
+from ridgeline_engine.seam import LaunchId
 from ridgeline_engine.sequence import Sequence, SequenceState
 from ridgeline_engine.settings import EngineSettings
-
-
-@runtime_checkable
-class SwapStore(Protocol):
-    """The part of a KV manager that keeps preempted sequences' blocks on the host. One without it recomputes."""
-
-    def can_swap_out(self, sequence: Sequence) -> bool: ...
-
-    def swap_out(self, sequence: Sequence, *, fence: LaunchId | None) -> int:
-        """Instead of `release`: returns the blocks moved."""
-        ...
-
-    def can_swap_in(self, sequence: Sequence, *, reserve_blocks: int) -> bool: ...
-
-    def swap_in(self, sequence: Sequence, slot: SlotId) -> list[BlockAppend]:
-        """Instead of `admit`: what was computed is there again."""
-        ...
-
-    def drop_swapped(self, sequence: Sequence) -> None:
-        """Frees what the host holds of a sequence that ends."""
-        ...
 
 
 class RoomMaker:
@@ -50,9 +28,6 @@ class RoomMaker:
         self._thresholds = thresholds
         self._preemption = settings.preemption
         self._copy_bytes_per_ms = settings.host_copy_bytes_per_ms
-        kv: object = queues.kv
-        self._swap = kv if isinstance(kv, SwapStore) else None
-        self._swapped: set[Sequence] = set()
         self._paused: dict[Sequence, None] = {}
         """That lacked a block when they were last looked at; in the order of need."""
         self._forced = False
@@ -79,7 +54,7 @@ class RoomMaker:
         """Frees `need` for a running sequence; False if it must pause, or had to go itself."""
         pool = self._queues.kv.pool
         while not pool.can_allocate(need):
-            if pool.has_quarantined:
+            if pool.can_allocate(need, once_retired=True):
                 # Blocks come back with the next launch that completes: not worth a recomputation.
                 return False
             if self._pause is not None and sequence is not self._queues.running[0]:
@@ -93,22 +68,7 @@ class RoomMaker:
     def forget(self, sequence: Sequence) -> None:
         """A sequence ends: whatever is kept of it on the host goes too."""
         self._paused.pop(sequence, None)
-        if self._swap is not None and sequence in self._swapped:
-            self._swapped.remove(sequence)
-            self._swap.drop_swapped(sequence)
-
-    def is_swapped(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence's blocks are on the host."""
-        return sequence in self._swapped
-
-    def can_swap_in(self, sequence: Sequence, *, reserve_blocks: int) -> bool:
-        return self._swap is not None and self._swap.can_swap_in(sequence, reserve_blocks=reserve_blocks)
-
-    def swap_in(self, sequence: Sequence, slot: SlotId) -> list[BlockAppend]:
-        """Ask `can_swap_in` before."""
-        assert self._swap is not None
-        self._swapped.remove(sequence)
-        return self._swap.swap_in(sequence, slot)
+        self._queues.kv.drop_swapped(sequence)
 
     def keep_batch_share(
         self, draft: StepDraft, census: Census, model: StepModel, now_ms: float, fence: LaunchId | None
@@ -178,9 +138,8 @@ class RoomMaker:
         queues = self._queues
         queues.stop(sequence, fence=self._fence)
         self._paused.pop(sequence, None)
-        if kind is PreemptionKind.SWAP and self._swap is not None:
-            self._swap.swap_out(sequence, fence=self._fence)
-            self._swapped.add(sequence)
+        if kind is PreemptionKind.SWAP:
+            queues.kv.swap_out(sequence, fence=self._fence)
         else:
             queues.kv.release(sequence, fence=self._fence)
         sequence.state = SequenceState.WAITING
@@ -206,7 +165,7 @@ class RoomMaker:
         return [
             (
                 each,
-                facts_of(each, situation, can_swap=self._swap is not None and self._swap.can_swap_out(each)),
+                facts_of(each, situation, can_swap=queues.kv.can_swap_out(each)),
             )
             for each in possible
         ]
