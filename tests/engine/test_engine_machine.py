@@ -265,6 +265,9 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         self.engine.check()
+        if all(group.window_tokens is None for group in self.executor.kv_groups):
+            scheduler: Any = self.engine._scheduler
+            assert scheduler.kv.stranded_bytes() == 0
         self.follow_events()
         snapshot: Any = self.engine.kv_events.after(0)
         assert self.mirror == {(run.group, each) for run in snapshot.stored for each in run.block_hashes}

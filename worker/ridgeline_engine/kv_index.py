@@ -60,11 +60,16 @@ class KVIndex:
 
     def let_go(self, group: GroupId, table: GroupTable, *, fence: LaunchId | None) -> None:
         """The blocks of `table` were just released with `fence`."""
-        for entry, block in reversed(table.twins):
-            self.caches[group].remove_twin(entry, block)
-            if entry.block != block and self.caches[group].is_indexed(entry):
-                # It must outlast what stands behind it, which was freed a moment ago.
-                self._pool.touch(group, entry.block, fence=fence)
+        cache = self.caches[group]
+        for entry, block in table.twins:
+            cache.remove_twin(entry, block)
+        # What others hold for this text must outlast what stands behind it, and so must all that stands before:
+        # from the last of the others' blocks to the head, each counts as freed after the one behind it.
+        walked = table.twins[-1][0] if table.twins else None
+        while walked is not None:
+            if cache.is_indexed(walked):
+                self._pool.touch(group, walked.block, fence=fence)
+            walked = walked.parent
 
     def evict(self, blocks: Mapping[GroupId, Sequence[BlockId]]) -> None:
         """The pool is about to hand these out, and has unmarked them. Changes nothing where it raises.

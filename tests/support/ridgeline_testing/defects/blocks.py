@@ -7,6 +7,7 @@ _CACHE = "ridgeline_engine.prefix_cache:PrefixCache"
 _KV = "ridgeline_engine.kv_manager:KVManager"
 _POOL_TESTS = "tests/engine/test_block_pool.py"
 _CACHE_TESTS = "tests/engine/test_prefix_cache.py"
+_ROOM_TESTS = "tests/engine/test_kv_rooms.py"
 _HIT_TESTS = "tests/engine/test_engine_prefix_hits.py"
 
 BLOCKS: tuple[Defect, ...] = (
@@ -186,5 +187,82 @@ BLOCKS: tuple[Defect, ...] = (
         "self._sequence += 1",
         "self._sequence += 2",
         "tests/engine/test_kv_events.py::test_events_are_numbered_from_one_and_come_oldest_first",
+    ),
+    Defect(
+        "an allocation that fails on the way keeps what it took",
+        "ridgeline_engine.block_pool:BlockPool.acquire",
+        "take.undo()",
+        "pass",
+        f"{_ROOM_TESTS}::test_an_allocation_that_fails_on_the_way_leaves_every_group_as_it_was",
+    ),
+    Defect(
+        "blocks that left the window are kept",
+        "ridgeline_engine.kv_manager:KVManager.store",
+        "self._drop_unseen(sequence, group, table, fence)",
+        "pass",
+        f"{_ROOM_TESTS}::test_a_window_group_holds_no_more_than_its_window[True]",
+    ),
+    Defect(
+        "a block that the window still sees is given back",
+        "ridgeline_engine.kv_tables:first_seen_block",
+        "tokens - group.window_tokens + 1",
+        "tokens - group.window_tokens + group.block_tokens",
+        f"{_ROOM_TESTS}::test_a_text_through_windows_is_what_it_would_be_alone",
+    ),
+    Defect(
+        "KV is copied out to the host and not in again",
+        "ridgeline_engine.kv_manager:KVManager.swap_in",
+        "BlockCopy(CopyKind.SWAP_IN, group, source, target)",
+        "BlockCopy(CopyKind.ON_DEVICE, group, target, target)",
+        f"{_ROOM_TESTS}::test_a_swapped_sequence_goes_on_with_its_own_kv[full]",
+    ),
+    Defect(
+        "host blocks are reused while copies out of them run",
+        "ridgeline_engine.host_pool:HostPool.launched",
+        "fence=launch",
+        "fence=None",
+        f"{_ROOM_TESTS}::test_host_blocks_wait_for_the_launch_that_copies_them",
+    ),
+    Defect(
+        "a sequence that ends on the host stays there",
+        "ridgeline_engine.host_pool:HostPool.drop",
+        "self._leaving.append(found)",
+        "pass",
+        f"{_ROOM_TESTS}::test_a_sequence_that_is_cancelled_on_the_host_leaves_no_block_there",
+    ),
+    Defect(
+        "equal prompts are computed side by side",
+        "ridgeline_engine.kv_manager:KVManager.awaits",
+        "return sequence.awaited_block is not None",
+        "return False",
+        f"{_ROOM_TESTS}::test_equal_prompts_that_come_together_are_computed_once",
+    ),
+    Defect(
+        "a request waits for ever for a prompt that was cancelled",
+        "ridgeline_engine.kv_manager:KVManager.release",
+        "self._pending.end(sequence)",
+        "pass",
+        f"{_ROOM_TESTS}::test_who_waits_for_a_prompt_that_is_cancelled_computes_it_itself",
+    ),
+    Defect(
+        "a tail stays behind when the head of its text goes",
+        "ridgeline_engine.kv_index:KVIndex.let_go",
+        "self._pool.touch(group, walked.block, fence=fence)",
+        "pass",
+        f"{_ROOM_TESTS}::test_no_block_is_stranded_whoever_stored_it_and_whoever_ends_first[live]",
+    ),
+    Defect(
+        "a head goes before the tails that others stored behind it",
+        "ridgeline_engine.kv_index:KVIndex.let_go",
+        "walked = walked.parent",
+        "walked = None",
+        f"{_ROOM_TESTS}::test_no_block_is_stranded_whoever_stored_it_and_whoever_ends_first[live]",
+    ),
+    Defect(
+        "a block is stored behind one that no hit can reach",
+        "ridgeline_engine.prefix_cache:PrefixCache.store",
+        "if orphan and self._behind is None:",
+        "if False:",
+        f"{_ROOM_TESTS}::test_nothing_is_stored_behind_a_block_that_was_evicted",
     ),
 )
