@@ -115,16 +115,16 @@ ANSWERS: tuple[Defect, ...] = (
     ),
     Defect(
         "a temperature that float32 cannot hold divides by zero",
-        "ridgeline_engine.executors.torch_executor.draw_rows:_draw",
+        f"{_ORACLE}:kept_weights",
         "np.float32(sampling.divisor)",
         "np.float32(sampling.temperature)",
-        "tests/executor/test_mixed_batch.py::test_a_mixed_batch_draws_each_row_by_its_own_parameters[rows]",
+        f"{_ORACLE_TESTS}::test_a_tiny_temperature_neither_overflows_nor_loses_the_best[1e-300]",
     ),
     Defect(
         "the executor's rows are drawn with the first row's parameters",
-        "ridgeline_engine.executors.torch_executor.sampler:Sampler._draw",
-        "[owner.sampling for owner in owners]",
-        "[owners[0].sampling for owner in owners]",
-        "tests/executor/test_mixed_batch.py::test_a_mixed_batch_draws_each_row_by_its_own_parameters[rows]",
+        "ridgeline_engine.executors.torch_executor.sampler:Sampler._draw_columns",
+        "top_p=columns.top_p[slots]",
+        "top_p=columns.top_p[slots[:1].repeat(len(slots))]",
+        "tests/executor/test_mixed_batch.py::test_a_mixed_batch_draws_each_row_by_its_own_parameters[in-torch]",
     ),
 )
