@@ -85,12 +85,20 @@ def test_who_pays_when_outputs_exhaust_the_pool() -> None:
     figures, outcomes = _figures("exhausted_pool"), _outcomes("exhausted_pool")
     kinds = {name: {each.kind for each in outcome.preemptions} for name, outcome in outcomes.items()}
     assert kinds["recompute"] == {PreemptionKind.RECOMPUTE}
+    assert kinds["swap"] == {PreemptionKind.SWAP}
     assert PreemptionKind.WAIT in kinds["wait"]
+    recompute, swap, wait = (figures[name] for name in ("recompute", "swap", "wait"))
+    # A swap is paid in copies alone: each prompt is computed once, and all is done first.
+    assert swap["prefilled_tokens"] == 48 * 500
+    assert swap["total_ms"] < 0.97 * min(recompute["total_ms"], wait["total_ms"])
+    # A recomputation is paid by few: the 95th percentile waits longest in mid-stream, the median hardly does.
+    assert recompute["worst_gap_p95_ms"] > 1.05 * max(swap["worst_gap_p95_ms"], wait["worst_gap_p95_ms"])
     # A pause holds its blocks: fewer tokens are computed twice, but the median request waits in mid-stream.
-    assert figures["wait"]["prefilled_tokens"] < figures["recompute"]["prefilled_tokens"]
-    assert figures["wait"]["worst_gap_p50_ms"] > 1.5 * figures["recompute"]["worst_gap_p50_ms"]
+    assert swap["prefilled_tokens"] < wait["prefilled_tokens"] < recompute["prefilled_tokens"]
+    assert wait["worst_gap_p50_ms"] > 1.5 * max(recompute["worst_gap_p50_ms"], swap["worst_gap_p50_ms"])
     best_ms = min(found["total_ms"] for found in figures.values())
     assert figures["auto"]["total_ms"] < 1.02 * best_ms
+    assert PreemptionKind.SWAP in kinds["auto"]
 
 
 def test_the_table_has_a_row_a_policy_and_a_column_a_figure() -> None:

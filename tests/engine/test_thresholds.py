@@ -263,7 +263,10 @@ def test_open_launches_are_asked_with_all_that_runs(
     lengths = OutputLengths()
     lengths.add(30)
     thresholds = _thresholds(async_scheduling=overlap, host_share_ratio=0.25)
-    assert thresholds.open_launches(MODEL, _census(), host_ms=1.5, lengths=lengths).value == launches
+    found = thresholds.open_launches(MODEL, _census(), host_ms=1.5, lengths=lengths)
+    assert found.value == launches
+    set_by_hand = f"open launches = {launches}, as set; derived derived so"
+    assert found.derivation == ("derived so" if overlap is AsyncScheduling.AUTO else set_by_hand)
     # 3 x 100 and 4 x 50 tokens in 7 rows.
     assert asked.facts == [OpenLaunchFacts(7, 500 // 7, 1.5, 30, 0.25)]
 
@@ -273,3 +276,27 @@ def test_an_empty_engine_is_asked_about_no_rows(monkeypatch: pytest.MonkeyPatch)
     empty = _census(interactive=0, decoding=0, batch=0)
     _thresholds().open_launches(MODEL, empty, host_ms=0.0, lengths=OutputLengths())
     assert (asked.facts[0].rows, asked.facts[0].context_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "most", "steps"),
+    [
+        # The cap is asked at whole granules: 4,000 / 128 = 31 rows, at 144 tokens 27, at 160 tokens 25.
+        pytest.param(113, 40, 40, id="as-far-as-asked"),
+        pytest.param(113, 64, 48, id="up-to-the-granule-at-which-it-sinks"),
+        pytest.param(129, 64, 32, id="from-within-the-last-granule-but-one"),
+        pytest.param(161, 10, 0, id="it-is-below-already"),
+        pytest.param(113, 0, 0, id="no-step-is-asked"),
+    ],
+)
+def test_for_how_many_steps_the_cap_stays_above_what_runs(tokens: int, most: int, steps: int) -> None:
+    thresholds = Thresholds(
+        replace(SETTINGS, tpot_target_ms=None), slots=64, pool_tokens=4_000, longest_tokens=2_000
+    )
+    rows = 25
+    census = Census(ClassCensus(rows, [DECODED] * rows, rows * tokens, rows * tokens))
+    assert thresholds.steps_below_cap(MODEL, census, most=most) == steps
+
+
+def test_without_interactive_rows_no_cap_is_in_the_way() -> None:
+    assert _thresholds().steps_below_cap(MODEL, _census(interactive=0, decoding=0), most=9) == 9

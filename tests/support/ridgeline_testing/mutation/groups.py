@@ -18,7 +18,12 @@ GROUPS: tuple[Group, ...] = (
     Group(
         "pool and prefix cache",
         ("block_pool.py", "prefix_cache.py", "kv_events.py"),
-        ("test_block_pool", "test_prefix_cache", "test_kv_events", "test_engine_prefix_hits", "test_choices"),
+        ("test_block_pool", "test_prefix_cache", "test_kv_events", "test_kv_rooms"),
+    ),
+    Group(
+        "KV tables",
+        ("kv_index.py", "kv_search.py", "kv_tables.py", "host_pool.py", "pending_prefix.py"),
+        ("test_kv_rooms", "test_engine_prefix_hits", "test_choices", "test_policy_preemption"),
     ),
     Group("rows", ("commit.py", "slots.py"), ("test_commit", "test_slots")),
     Group(
@@ -52,9 +57,6 @@ GROUPS: tuple[Group, ...] = (
             "test_thresholds",
             "test_policy_waiting",
             "test_ranks",
-            "test_policy_limits",
-            "test_policy_preemption",
-            "test_steady",
         ),
     ),
     Group(

@@ -34,6 +34,18 @@ timeout_multiplier = 3.0
 """
 
 
+_PROFILE = """
+
+from hypothesis import Phase, settings
+
+# A test that fails need not say how little it takes to fail it.
+settings.register_profile(
+    "mutation", phases=(Phase.explicit, Phase.generate), derandomize=True, database=None
+)
+settings.load_profile("mutation")
+"""
+
+
 class MutationFailed(RuntimeError):
     """mutmut itself failed; its last lines are in the message."""
 
@@ -75,7 +87,7 @@ def _lay_out(group: Group, folder: Path) -> None:
     for name in ("conftest", *group.tests):
         shutil.copy(_ROOT / "tests" / "engine" / f"{name}.py", tests)
     shutil.copytree(_ROOT / "tests" / "support", folder / "tests" / "support")
-    shutil.copy(_ROOT / "tests" / "conftest.py", folder / "tests")
+    (folder / "tests" / "conftest.py").write_text((_ROOT / "tests" / "conftest.py").read_text() + _PROFILE)
     modules = [f"src/ridgeline_engine/{each}" for each in group.modules]
     selected = [f"tests/engine/{each}.py" for each in group.tests]
     text = _CONFIG.format(modules=json.dumps(modules), tests=json.dumps(selected))
