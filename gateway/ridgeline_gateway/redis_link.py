@@ -1,12 +1,12 @@
 """The one way in which this gateway talks to Redis: bounded waits, and our errors instead of the library's."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from ridgeline_contracts.errors import PeerError, SettingsError
 
@@ -36,7 +36,8 @@ class RedisLink:
     def __init__(self, url: str) -> None:
         self.epoch = 0
         """Counts the servers, or lives of one server, that this link has talked to."""
-        self._server: str | None = None
+        self.server: str | None = None
+        """The run id of the one that was last connected to; None before the first connection."""
         try:
             self._redis: Any = Redis.from_url(
                 url,
@@ -56,16 +57,34 @@ class RedisLink:
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             raise _unreachable(error) from error
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
-        """One atomic step. `keys` must lie in one slot."""
-        words = (len(keys), *keys, *arguments)
+    async def run(
+        self, script: Script, keys: Sequence[str], arguments: Callable[[str], Sequence[str | bytes | int]]
+    ) -> Any:
+        """One atomic step. `keys` must lie in one slot. `arguments` is given the run id of the server that will run it:
+        it is asked once there is a connection."""
         try:
-            try:
-                return await self._redis.execute_command("EVALSHA", script.sha, *words)
-            except NoScriptError:
-                return await self._redis.execute_command("EVAL", script.text, *words)
+            connection = await self._redis.connection_pool.get_connection()
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             raise _unreachable(error) from error
+        whole = False
+        try:
+            words = (len(keys), *keys, *arguments(self.server or ""))
+            try:
+                answer = await _ask(connection, "EVALSHA", script.sha, *words)
+            except NoScriptError:
+                answer = await _ask(connection, "EVAL", script.text, *words)
+            whole = True
+            return answer
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise _unreachable(error) from error
+        except ResponseError:
+            whole = True
+            raise
+        finally:
+            if not whole:
+                # An answer may still be under way: nobody else may read it.
+                await connection.disconnect(nowait=True)
+            await self._redis.connection_pool.release(connection)
 
     async def _greet(self, connection: Any) -> None:
         """Asks each new connection's server which life of it this is."""
@@ -74,9 +93,9 @@ class RedisLink:
         answer = await connection.read_response()
         text = answer.decode() if isinstance(answer, bytes) else str(answer)
         server = next((line for line in text.splitlines() if line.startswith("run_id:")), "")
-        if self._server is not None and server != self._server:
+        if self.server is not None and server != self.server:
             self.epoch += 1
-        self._server = server
+        self.server = server
 
     async def close(self) -> None:
         try:
@@ -84,6 +103,11 @@ class RedisLink:
         except (RedisError, OSError):
             # The connection is gone already.
             return
+
+
+async def _ask(connection: Any, *words: str | bytes | int) -> Any:
+    await connection.send_command(*words)
+    return await connection.read_response()
 
 
 def _unreachable(error: Exception) -> StoreUnreachable:

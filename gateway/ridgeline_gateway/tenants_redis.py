@@ -10,6 +10,7 @@ All keys lie in one slot, `{tenants}`:
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ridgeline_contracts.errors import Conflict, NotFound
 from ridgeline_contracts.ids import KeyId, TenantId
@@ -95,7 +96,7 @@ class RedisTenants:
 
     async def delete_tenant(self, tenant_id: TenantId) -> bool:
         keys = (_DOCUMENTS, _keys_of(tenant_id))
-        return bool(await self._link.run(self._delete, keys, (tenant_id, _record(KeyId("")))))
+        return bool(await self._step(self._delete, keys, tenant_id, _record(KeyId(""))))
 
     async def add_key(self, key: KeyRecord) -> None:
         await self._add_key(key, others_end_wall_ms=None)
@@ -104,16 +105,16 @@ class RedisTenants:
         await self._add_key(key, others_end_wall_ms=others_end_wall_ms)
 
     async def keys(self, tenant_id: TenantId) -> list[KeyRecord]:
-        found = await self._link.run(self._keys, (_keys_of(tenant_id),), (_record(KeyId("")),))
+        found = await self._step(self._keys, (_keys_of(tenant_id),), _record(KeyId("")))
         records = [_key(key_id.decode(), fields) for key_id, fields in found]
         return sorted(records, key=lambda key: (key.created_ms, key.key_id))
 
     async def revoke_key(self, key_id: KeyId, *, at_wall_ms: int) -> bool:
-        return bool(await self._link.run(self._revoke, (_record(key_id),), (at_wall_ms,)))
+        return bool(await self._step(self._revoke, (_record(key_id),), at_wall_ms))
 
     async def freeze_price(self, price: Price) -> None:
         words = (f"{price.model} {price.version}", price_document(price))
-        if not await self._link.run(self._freeze, (_PRICES, _PRICE_NAMES), words):
+        if not await self._step(self._freeze, (_PRICES, _PRICE_NAMES), *words):
             raise version_exists(price)
 
     async def prices(self) -> list[Price]:
@@ -121,7 +122,7 @@ class RedisTenants:
         return [read_price(document.decode()) for document in documents]
 
     async def owner_of(self, key_id: KeyId) -> KeyOwner | None:
-        found = await self._link.run(self._owner, (_DOCUMENTS, _record(key_id)), ())
+        found = await self._step(self._owner, (_DOCUMENTS, _record(key_id)))
         if not found:
             return None
         return KeyOwner(_key(key_id, found[0]), read_tenant(found[1].decode()))
@@ -129,12 +130,15 @@ class RedisTenants:
     async def close(self) -> None:
         await self._link.close()
 
+    async def _step(self, script: Script, keys: Sequence[str], *arguments: str | bytes | int) -> Any:
+        return await self._link.run(script, keys, lambda server: arguments)
+
     async def _add_key(self, key: KeyRecord, *, others_end_wall_ms: int | None) -> None:
         keys = (_DOCUMENTS, _keys_of(key.tenant_id), _record(key.key_id))
         expires = "" if key.expires_ms is None else key.expires_ms
         others = "" if others_end_wall_ms is None else others_end_wall_ms
         words = (key.tenant_id, key.key_id, key.key_hash, key.created_ms, expires, others, _record(KeyId("")))
-        outcome = await self._link.run(self._add, keys, words)
+        outcome = await self._step(self._add, keys, *words)
         if outcome == b"no tenant":
             raise NotFound(f"there is no tenant {key.tenant_id!r}: create it first")
         if outcome == b"taken":

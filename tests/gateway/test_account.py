@@ -253,3 +253,34 @@ def test_a_negative_charge_is_a_bug() -> None:
 def test_limits_out_of_range_are_refused(wrong: tuple[int, int]) -> None:
     with pytest.raises(SettingsError):
         BucketLimits(*wrong)
+
+
+def test_a_store_that_forgot_its_last_steps_is_told_the_levels_and_counts_nothing_twice() -> None:
+    """Two gateways on an account that starts again from nothing: each tells what it saw, then what it did."""
+    given_limits = limits(rate=1, burst=100)
+    before = Account()
+    reserve(before, "a-runs", 30, given_limits)
+    reserve(before, "b-settled", 20, given_limits)
+    by_a = before.standing(given_limits, now_us=1)
+    by_b = settle(before, "b-settled", 5, given_limits, 2)
+    assert (by_a.level.tokens_micro, by_b.level.tokens_micro) == (50, 65)
+    after = Account()
+    # Before anybody has told it anything, a newcomer is admitted as if the bucket were full.
+    after.reserve(LeaseId("new"), Amounts(10), given_limits, lease_us=LEASE_US, now_us=3, run="second")
+    for seen in (by_b, by_a):
+        after.restore(seen.level, seen.now_us, given_limits, now_us=4, run="second")
+    after.settle(LeaseId("b-settled"), Amounts(5), given_limits, now_us=5, run="second", recovered=True)
+    after.renew(
+        LeaseId("a-runs"),
+        Amounts(30),
+        given_limits,
+        lease_us=LEASE_US,
+        now_us=5,
+        run="second",
+        recovered=True,
+    )
+    after.check()
+    standing = after.standing(given_limits, now_us=6, run="second")
+    assert (standing.level.tokens_micro, standing.held.tokens_micro) == (55, 40)
+    ended = after.settle(LeaseId("a-runs"), Amounts(1), given_limits, now_us=6, run="second")
+    assert (ended.refunded.tokens_micro, ended.level.tokens_micro) == (29, 84)

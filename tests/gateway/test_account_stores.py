@@ -68,7 +68,19 @@ _LIMITS = st.builds(
 )
 _AMOUNTS = st.builds(Amounts, st.integers(0, 150), st.integers(0, 150))
 _STEP = st.tuples(
-    st.sampled_from(["standing", "reserve", "reserve", "renew", "settle"]),
+    st.sampled_from(
+        [
+            "standing",
+            "reserve",
+            "reserve",
+            "renew",
+            "settle",
+            "restore",
+            "renew again",
+            "settle again",
+            "new life",
+        ]
+    ),
     st.sampled_from(["a", "b", "c", "d", "e"]),
     _AMOUNTS,
     st.one_of(st.integers(0, 3_000_000), st.integers(0, 10**12)),
@@ -97,23 +109,38 @@ def test_a_store_answers_every_step_as_the_pure_account_does(
         ticking = open_store(kind, tmp_path, redis_url)
         tenant = TenantId(f"t{id(steps)}-{len(list(tmp_path.iterdir()))}")
         (tmp_path / f"mark-{len(list(tmp_path.iterdir()))}").touch()
-        oracle, now_us = Account(), 0
+        oracle, now_us, life = Account(), 0, 0
+        if isinstance(ticking.store, RedisAccounts):
+            await ticking.store.announce("gateway")
+            ticking.store.link.server = "life 0"
         for (step, name, amounts, elapsed_us), limits in zip(steps, picks, strict=True):
             now_us += elapsed_us
             await ticking.at(now_us)
             lease, store = LeaseId(name), ticking.store
-            if step == "standing":
-                expected = oracle.standing(limits, now_us=now_us)
+            again, run = step.endswith("again"), ""
+            if isinstance(store, RedisAccounts):
+                life += step == "new life"
+                run = store.link.server = f"life {life}"
+            if step in ("standing", "new life"):
+                expected = oracle.standing(limits, now_us=now_us, run=run)
                 found = await store.standing(tenant, limits)
+            elif step == "restore":
+                seen_us = max(0, now_us - amounts.kv_micro * 20_000)
+                expected = oracle.restore(amounts, seen_us, limits, now_us=now_us, run=run)
+                found = await store.restore(tenant, limits, amounts, seen_us=seen_us)
             elif step == "reserve":
-                expected = oracle.reserve(lease, amounts, limits, lease_us=LEASE_MS * 1000, now_us=now_us)
+                expected = oracle.reserve(
+                    lease, amounts, limits, lease_us=LEASE_MS * 1000, now_us=now_us, run=run
+                )
                 found = await store.reserve(tenant, limits, lease, amounts)
-            elif step == "renew":
-                expected = oracle.renew(lease, amounts, limits, lease_us=LEASE_MS * 1000, now_us=now_us)
-                found = await store.renew(tenant, limits, lease, amounts)
+            elif step.startswith("renew"):
+                expected = oracle.renew(
+                    lease, amounts, limits, lease_us=LEASE_MS * 1000, now_us=now_us, run=run, recovered=again
+                )
+                found = await store.renew(tenant, limits, lease, amounts, recovered=again)
             else:
-                expected = oracle.settle(lease, amounts, limits, now_us=now_us)
-                found = await store.settle(tenant, limits, lease, amounts, ENTRY.to_json())
+                expected = oracle.settle(lease, amounts, limits, now_us=now_us, run=run, recovered=again)
+                found = await store.settle(tenant, limits, lease, amounts, ENTRY.to_json(), recovered=again)
             oracle.check()
             assert found == expected, (step, name, amounts, limits)
             # What was settled long ago is not remembered for ever.
@@ -129,7 +156,7 @@ def test_a_store_answers_every_step_as_the_pure_account_does(
 
 async def store_ledger_agrees(store: AccountStore, tenant: TenantId, steps: list[Any]) -> None:
     records = await store.records(tenant, since_ms=0, until_ms=2**52, after=None, most=1000)
-    assert len(records) <= sum(step == "settle" for step, *_ in steps)
+    assert len(records) <= sum(step.startswith("settle") for step, *_ in steps)
     for record in records:
         assert record.entry == ENTRY
         assert sum(amount for _, amount in record.grants) == record.reserved_micro

@@ -16,6 +16,10 @@ renew     keeps the lease alive and raises it to a total, into debt up to the ca
           (it was restored, or the lease ran out) is taken again whatever the level
 settle    ends the lease; repeated, it answers the same; without a lease the charge is taken now, as debt if need be
 A lease that nobody renews runs out: what it holds goes back.
+
+A store may start again and have forgotten its last steps (`run` names a life of it). Gateways remember what they saw:
+each tells `restore` the level and its time, then renews its leases and repeats its last settlements as `recovered`. The
+newest level counts, plus what has happened in the new life; recovered steps are in it already and move nothing.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +33,8 @@ from ridgeline_gateway.quota.steps import Status, StepResult
 LeaseId = NewType("LeaseId", str)
 """Made by the server; a client's own request id is never used here."""
 _BOTH = (0, 1)
+_RESTORE_US = 60_000_000
+"""How long after a new life's beginning levels may still be restored."""
 
 
 @dataclass(slots=True)
@@ -73,18 +79,48 @@ class Account:
     buckets: tuple[Bucket, Bucket] = field(default_factory=lambda: (Bucket(), Bucket()))
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
     settled: dict[LeaseId, Settlement] = field(default_factory=dict)
+    run: str = ""
+    """The life of the store in which the account was last used."""
+    run_began_us: int = 0
+    known_us: int = 0
+    """Steps up to here are in the levels: what the store remembered, or what was restored."""
+    moved: list[int] = field(default_factory=lambda: [0, 0])
+    """How far steps of this life have moved the levels, refill apart, while they may still be restored."""
     touched: set[LeaseId] = field(default_factory=set)
     """Leases that changed or went: what a store must write."""
 
-    def standing(self, limits: QuotaLimits, *, now_us: int) -> StepResult:
-        self._begin(limits, now_us)
+    def standing(self, limits: QuotaLimits, *, now_us: int, run: str = "") -> StepResult:
+        self._begin(limits, now_us, run)
+        return self._result(Status.DONE)
+
+    def restore(
+        self, seen: Amounts, seen_us: int, limits: QuotaLimits, *, now_us: int, run: str = ""
+    ) -> StepResult:
+        """Takes the levels that a gateway saw at `seen_us`, if nothing newer is known."""
+        now_us = self._begin(limits, now_us, run)
+        if seen_us > self.known_us and now_us - self.run_began_us < _RESTORE_US:
+            self.known_us = seen_us
+            for index in _BOTH:
+                bucket = self.buckets[index]
+                if bucket.limits is not None:
+                    level, _ = bucket.limits.refilled(seen[index], 0, elapsed_us=max(0, now_us - seen_us))
+                    bucket.level = min(bucket.limits.burst_micro, level + self.moved[index])
+                    bucket.carry = 0
+                    self._shrink(index)
         return self._result(Status.DONE)
 
     def reserve(
-        self, lease_id: LeaseId, wanted: Amounts, limits: QuotaLimits, *, lease_us: int, now_us: int
+        self,
+        lease_id: LeaseId,
+        wanted: Amounts,
+        limits: QuotaLimits,
+        *,
+        lease_us: int,
+        now_us: int,
+        run: str = "",
     ) -> StepResult:
         """Takes `wanted` if both buckets hold it and the tenant has room for one more request."""
-        now_us = self._begin(limits, now_us)
+        now_us = self._begin(limits, now_us, run)
         if lease_id in self.settled:
             return self._repeated(lease_id)
         known = self.leases.get(lease_id)
@@ -101,45 +137,63 @@ class Account:
         return self._result(Status.DONE, reserved=wanted)
 
     def renew(
-        self, lease_id: LeaseId, totals: Amounts, limits: QuotaLimits, *, lease_us: int, now_us: int
+        self,
+        lease_id: LeaseId,
+        totals: Amounts,
+        limits: QuotaLimits,
+        *,
+        lease_us: int,
+        now_us: int,
+        run: str = "",
+        recovered: bool = False,
     ) -> StepResult:
         """Keeps the lease for `lease_us` more and raises its micro-tokens to `totals`, within the debt cap.
 
         REFUSED leaves the amount as it was. KV is reserved once; what it lacks in the end becomes debt.
         """
-        now_us = self._begin(limits, now_us)
+        now_us = self._begin(limits, now_us, run)
         if lease_id in self.settled:
             return self._repeated(lease_id)
         lease = self.leases.get(lease_id)
         if lease is None:
-            self._take(lease_id, totals, expires_us=now_us + lease_us, now_us=now_us)
+            self._take(lease_id, totals, expires_us=now_us + lease_us, now_us=now_us, moves=not recovered)
             return self._result(Status.DONE, reserved=totals)
         lease.expires_us = now_us + lease_us
         self.touched.add(lease_id)
         extra, bucket = totals.tokens_micro - lease.reserved[0], self.buckets[0]
         if extra > 0:
-            if bucket.limits is not None and bucket.level - extra < -limits.debt_cap_micro:
+            short = bucket.limits is not None and bucket.level - extra < -limits.debt_cap_micro
+            if short and not recovered:
                 return self._result(Status.REFUSED, reserved=lease.reserved)
             lease.grants.append((now_us, extra))
-            self._hold(lease, 0, extra)
+            self._hold(lease, 0, extra, moves=not recovered)
         return self._result(Status.DONE, reserved=lease.reserved)
 
-    def settle(self, lease_id: LeaseId, charged: Amounts, limits: QuotaLimits, *, now_us: int) -> StepResult:
+    def settle(
+        self,
+        lease_id: LeaseId,
+        charged: Amounts,
+        limits: QuotaLimits,
+        *,
+        now_us: int,
+        run: str = "",
+        recovered: bool = False,
+    ) -> StepResult:
         """Charges and gives the rest back. A charge above what is held becomes debt."""
         if min(charged) < 0:
             raise InvariantError(f"cannot charge {charged} to {lease_id}: negative")
-        now_us = self._begin(limits, now_us)
+        now_us = self._begin(limits, now_us, run)
         if lease_id in self.settled:
             return self._repeated(lease_id)
         lease = self.leases.get(lease_id)
         grants: tuple[tuple[int, int], ...] = ((now_us, charged.tokens_micro),)
         if lease is None:
             for index in _BOTH:
-                if self.buckets[index].limits is not None:
-                    self.buckets[index].level -= charged[index]
+                if self.buckets[index].limits is not None and not recovered:
+                    self._move(index, -charged[index])
             reserved, refunded = charged, NOTHING
         else:
-            refunded = self._give_back(lease_id, lease, charged)
+            refunded = self._give_back(lease_id, lease, charged, moves=not recovered)
             grants, reserved = tuple(lease.grants), Amounts(*lease.reserved)
         self.settled[lease_id] = Settlement(reserved, charged, refunded, grants, lease is None, now_us)
         return self._result(Status.DONE, reserved, charged, refunded)
@@ -154,9 +208,12 @@ class Account:
             if (refundable, held) != (bucket.refundable, bucket.held) or over:
                 raise InvariantError(f"bucket {index}: {bucket}, leases give back {refundable} of {held}")
 
-    def _begin(self, limits: QuotaLimits, now_us: int) -> int:
+    def _begin(self, limits: QuotaLimits, now_us: int, run: str) -> int:
         """Refills, takes new limits, lets leases run out. Returns the time to count with: it never goes back."""
         elapsed_us = max(0, now_us - self.updated_us)
+        if run != self.run:
+            self.run, self.run_began_us, self.known_us = run, max(now_us, self.updated_us), self.updated_us
+            self.moved = [0, 0]
         self.updated_us = now_us = max(now_us, self.updated_us)
         for index in _BOTH:
             bucket, wanted = self.buckets[index], limits.buckets[index]
@@ -172,8 +229,13 @@ class Account:
             self._shrink(index)
         gone = [lease_id for lease_id, lease in self.leases.items() if lease.expires_us <= now_us]
         for lease_id in gone:
-            self._give_back(lease_id, self.leases[lease_id], NOTHING)
+            self._give_back(lease_id, self.leases[lease_id], NOTHING, moves=True)
         return now_us
+
+    def _move(self, index: int, by: int) -> None:
+        self.buckets[index].level += by
+        if self.updated_us - self.run_began_us < _RESTORE_US:
+            self.moved[index] += by
 
     def _shrink(self, index: int) -> None:
         """Takes from the oldest leases what they can no longer give back."""
@@ -191,7 +253,9 @@ class Account:
                 bucket.refundable -= taken
                 excess -= taken
 
-    def _take(self, lease_id: LeaseId, amounts: Amounts, *, expires_us: int, now_us: int) -> None:
+    def _take(
+        self, lease_id: LeaseId, amounts: Amounts, *, expires_us: int, now_us: int, moves: bool = True
+    ) -> None:
         unlimited = [bucket.limits is None for bucket in self.buckets]
         lease = Lease(
             reserved=[0, 0],
@@ -204,18 +268,20 @@ class Account:
         self.leases[lease_id] = lease
         self.touched.add(lease_id)
         for index in _BOTH:
-            self._hold(lease, index, amounts[index])
+            self._hold(lease, index, amounts[index], moves=moves)
+            self._shrink(index)
 
-    def _hold(self, lease: Lease, index: int, amount: int) -> None:
+    def _hold(self, lease: Lease, index: int, amount: int, *, moves: bool) -> None:
         bucket, refundable = self.buckets[index], lease.refundable[index]
         lease.reserved[index] += amount
         bucket.held += amount
         if refundable is not None:
             lease.refundable[index] = refundable + amount
             bucket.refundable += amount
-            bucket.level -= amount
+            if moves:
+                self._move(index, -amount)
 
-    def _give_back(self, lease_id: LeaseId, lease: Lease, charged: Amounts) -> Amounts:
+    def _give_back(self, lease_id: LeaseId, lease: Lease, charged: Amounts, *, moves: bool) -> Amounts:
         del self.leases[lease_id]
         self.touched.add(lease_id)
         refunded = []
@@ -226,7 +292,8 @@ class Account:
             if refundable is not None:
                 bucket.refundable -= refundable
                 rest = min(rest, refundable)
-                bucket.level += rest
+                if moves:
+                    self._move(index, rest)
             refunded.append(max(0, rest))
         return Amounts(*refunded)
 

@@ -33,6 +33,8 @@ class Grant:
     held: Amounts
     standing: Standing
     renewed_ms: float
+    alone: bool = False
+    """Granted, or raised, without the store: no level that was seen knows of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class QuotaDesk:
         self._gateway_id = gateway_id
         self._replicas = 1
         self._open: dict[LeaseId, Grant] = {}
+        self._settling: set[LeaseId] = set()
         self._pending: dict[LeaseId, _Settlement] = {}
         self._recent: deque[tuple[float, _Settlement]] = deque()
         self._seen: dict[TenantId, StepResult] = {}
@@ -92,19 +95,20 @@ class QuotaDesk:
     async def reserve(self, tenant: Tenant, lease_id: LeaseId, wanted: Amounts) -> Grant:
         """Raises InvalidRequest for what can never fit, RateLimited with the true wait, and, for a tenant that a
         lost store stops, StoreUnreachable."""
+        alone = False
         try:
-            if self._store.epoch != self._epoch:
-                await self._catch_up()
+            await self._synchronised()
             result = await self._store.reserve(tenant.tenant_id, tenant.limits, lease_id, wanted)
             self._reached(tenant, result)
         except StoreUnreachable:
+            alone = True
             result = self._reserve_alone(tenant, lease_id, wanted)
         if result.status is Status.SETTLED:
             raise InvariantError(f"lease {lease_id} was settled before it was reserved")
         if result.status is not Status.DONE:
             raise refusal(result, wanted, tenant.limits)
         standing = standing_after(result, tenant.limits)
-        grant = Grant(lease_id, tenant, result.reserved, standing, self._clock.monotonic_ms())
+        grant = Grant(lease_id, tenant, result.reserved, standing, self._clock.monotonic_ms(), alone)
         self._open[lease_id] = grant
         return grant
 
@@ -120,13 +124,18 @@ class QuotaDesk:
 
     async def settle(self, grant: Grant, charged: Amounts, entry: str) -> Receipt:
         """Charges, gives the rest back, writes the ledger. While the store is lost that happens when it is back."""
-        if self._open.pop(grant.lease_id, None) is None:
+        if grant.lease_id not in self._open or grant.lease_id in self._settling:
             raise InvariantError(f"lease {grant.lease_id} was settled twice")
         settlement = _Settlement(grant.tenant, grant.lease_id, charged, entry)
+        self._settling.add(grant.lease_id)
         try:
+            await self._synchronised()
             result = await self._send(settlement)
         except StoreUnreachable:
             return self._settle_alone(grant, settlement)
+        finally:
+            self._settling.discard(grant.lease_id)
+            self._open.pop(grant.lease_id, None)
         standing = standing_after(result, grant.tenant.limits)
         return Receipt(
             result.reserved.tokens_micro, result.charged.tokens_micro, result.refunded.tokens_micro, standing
@@ -150,8 +159,9 @@ class QuotaDesk:
             self._recent.popleft()
         try:
             self._replicas = await self._store.announce(self._gateway_id)
-            if self._local is not None or self._store.epoch != self._epoch:
+            if self._local is not None:
                 await self._catch_up()
+            await self._synchronised()
             for settlement in list(self._pending.values()):
                 await self._send(settlement)
             for grant in [grant for grant in self._open.values() if now_ms - grant.renewed_ms > LEASE_MS / 3]:
@@ -167,26 +177,47 @@ class QuotaDesk:
             _log.error("quota.unsettled count=%d", len(self._pending))
         await self._store.close()
 
+    async def _synchronised(self) -> None:
+        if self._store.epoch != self._epoch:
+            await self._catch_up()
+
     async def _catch_up(self) -> None:
-        """Tells a store that is back, or another one, what it may not know: open leases, the last settlements."""
+        """Tells a store that is back, or another one, what it may not know: levels, open leases, last settlements."""
         async with self._catching_up:
             epoch = self._store.epoch
+            if epoch == self._epoch and self._local is None:
+                return
+            if epoch == self._epoch:
+                # The same server, after a silence: only leases may have run out.
+                for grant in list(self._open.values()):
+                    await self._renew(grant, grant.held)
+                return
+            tenants = {grant.tenant.tenant_id: grant.tenant for grant in self._open.values()}
+            tenants |= {each.tenant.tenant_id: each.tenant for _, each in self._recent}
+            for tenant_id, tenant in tenants.items():
+                seen = self._seen.get(tenant_id)
+                if seen is not None:
+                    await self._store.restore(tenant_id, tenant.limits, seen.level, seen_us=seen.now_us)
             for _, settlement in list(self._recent):
-                await self._send(settlement, again=True)
+                await self._send(settlement, recovered=True)
             for grant in list(self._open.values()):
-                await self._renew(grant, grant.held)
+                await self._renew(grant, grant.held, recovered=not grant.alone)
             self._epoch = epoch
 
-    async def _renew(self, grant: Grant, totals: Amounts) -> StepResult:
+    async def _renew(self, grant: Grant, totals: Amounts, *, recovered: bool = False) -> StepResult:
         tenant = grant.tenant
         try:
-            result = await self._store.renew(tenant.tenant_id, tenant.limits, grant.lease_id, totals)
+            result = await self._store.renew(
+                tenant.tenant_id, tenant.limits, grant.lease_id, totals, recovered=recovered
+            )
             self._reached(tenant, result)
+            grant.alone = False
         except StoreUnreachable as error:
             if totals == grant.held:
                 raise
             self._lost(error)
             assert self._local is not None
+            grant.alone = True
             result = self._local.renew(
                 tenant.tenant_id, tenant.limits, grant.lease_id, totals, now_us=self._now_us()
             )
@@ -195,14 +226,19 @@ class QuotaDesk:
             grant.renewed_ms = self._clock.monotonic_ms()
         return result
 
-    async def _send(self, settlement: _Settlement, *, again: bool = False) -> StepResult:
+    async def _send(self, settlement: _Settlement, *, recovered: bool = False) -> StepResult:
         tenant = settlement.tenant
         result = await self._store.settle(
-            tenant.tenant_id, tenant.limits, settlement.lease_id, settlement.charged, settlement.entry
+            tenant.tenant_id,
+            tenant.limits,
+            settlement.lease_id,
+            settlement.charged,
+            settlement.entry,
+            recovered=recovered,
         )
         self._pending.pop(settlement.lease_id, None)
         self._reached(tenant, result)
-        if not again:
+        if not recovered:
             self._recent.append((self._clock.monotonic_ms(), settlement))
         return result
 
@@ -227,7 +263,9 @@ class QuotaDesk:
         return Receipt(held, used, max(0, held - used), grant.standing)
 
     def _reached(self, tenant: Tenant, result: StepResult) -> None:
-        self._seen[tenant.tenant_id] = result
+        if self._store.epoch == self._epoch:
+            # Else it tells of a store that has not been told yet what it forgot.
+            self._seen[tenant.tenant_id] = result
         if self._local is not None:
             _log.warning("quota.store_back unsettled=%d", len(self._pending))
             self._local = None

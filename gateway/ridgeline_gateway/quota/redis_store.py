@@ -30,7 +30,7 @@ redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 return redis.call('ZCARD', KEYS[1])
 """
-STEPS = ("standing", "reserve", "renew", "settle")
+STEPS = ("standing", "reserve", "renew", "settle", "restore")
 _PARTS = (
     "account",
     "leases",
@@ -79,7 +79,7 @@ class RedisAccounts:
         return self.link.epoch
 
     async def announce(self, gateway_id: str) -> int:
-        return int(await self.link.run(self._announce, (_GATEWAYS,), (gateway_id, ALIVE_MS)))
+        return int(await self.link.run(self._announce, (_GATEWAYS,), lambda server: (gateway_id, ALIVE_MS)))
 
     async def standing(self, tenant_id: TenantId, limits: QuotaLimits) -> StepResult:
         return await self._step("standing", tenant_id, limits, LeaseId(""), Amounts())
@@ -90,14 +90,32 @@ class RedisAccounts:
         return await self._step("reserve", tenant_id, limits, lease_id, wanted)
 
     async def renew(
-        self, tenant_id: TenantId, limits: QuotaLimits, lease_id: LeaseId, totals: Amounts
+        self,
+        tenant_id: TenantId,
+        limits: QuotaLimits,
+        lease_id: LeaseId,
+        totals: Amounts,
+        *,
+        recovered: bool = False,
     ) -> StepResult:
-        return await self._step("renew", tenant_id, limits, lease_id, totals)
+        return await self._step("renew", tenant_id, limits, lease_id, totals, recovered=recovered)
+
+    async def restore(
+        self, tenant_id: TenantId, limits: QuotaLimits, seen: Amounts, *, seen_us: int
+    ) -> StepResult:
+        return await self._step("restore", tenant_id, limits, LeaseId(""), seen, seen_us=seen_us)
 
     async def settle(
-        self, tenant_id: TenantId, limits: QuotaLimits, lease_id: LeaseId, charged: Amounts, entry: str
+        self,
+        tenant_id: TenantId,
+        limits: QuotaLimits,
+        lease_id: LeaseId,
+        charged: Amounts,
+        entry: str,
+        *,
+        recovered: bool = False,
     ) -> StepResult:
-        return await self._step("settle", tenant_id, limits, lease_id, charged, entry)
+        return await self._step("settle", tenant_id, limits, lease_id, charged, entry, recovered=recovered)
 
     async def records(
         self, tenant_id: TenantId, *, since_ms: int, until_ms: int, after: str | None, most: int
@@ -118,17 +136,24 @@ class RedisAccounts:
         lease_id: LeaseId,
         amounts: Amounts,
         entry: str = "",
+        *,
+        recovered: bool = False,
+        seen_us: int = 0,
     ) -> StepResult:
         arguments: list[str | int] = [lease_id, self._lease_us, self._remember_us]
         for bucket in limits.buckets:
             arguments += (0, 0) if bucket is None else (bucket.rate_micro_per_s, bucket.burst_micro)
         arguments += [limits.debt_cap_micro, limits.max_concurrent or 0, *amounts, entry]
+
+        def with_life(server: str) -> list[str | int]:
+            return [*arguments, server, int(recovered), seen_us]
+
         script, keys = self._scripts[step], _keys(tenant_id)
         try:
-            return _result(await self.link.run(script, keys, arguments))
+            return _result(await self.link.run(script, keys, with_life))
         except StoreUnreachable:
             # A connection that has died in the pool is found out by using it; the step may be repeated.
-            return _result(await self.link.run(script, keys, arguments))
+            return _result(await self.link.run(script, keys, with_life))
 
 
 def _keys(tenant_id: TenantId) -> list[str]:

@@ -81,23 +81,45 @@ class SqliteAccounts:
         )
 
     async def renew(
-        self, tenant_id: TenantId, limits: QuotaLimits, lease_id: LeaseId, totals: Amounts
+        self,
+        tenant_id: TenantId,
+        limits: QuotaLimits,
+        lease_id: LeaseId,
+        totals: Amounts,
+        *,
+        recovered: bool = False,
     ) -> StepResult:
         return await self._step(
             tenant_id,
             lease_id,
             lambda account, now_us: account.renew(
-                lease_id, totals, limits, lease_us=self._lease_us, now_us=now_us
+                lease_id, totals, limits, lease_us=self._lease_us, now_us=now_us, recovered=recovered
             ),
         )
 
+    async def restore(
+        self, tenant_id: TenantId, limits: QuotaLimits, seen: Amounts, *, seen_us: int
+    ) -> StepResult:
+        return await self._step(
+            tenant_id, None, lambda account, now_us: account.restore(seen, seen_us, limits, now_us=now_us)
+        )
+
     async def settle(
-        self, tenant_id: TenantId, limits: QuotaLimits, lease_id: LeaseId, charged: Amounts, entry: str
+        self,
+        tenant_id: TenantId,
+        limits: QuotaLimits,
+        lease_id: LeaseId,
+        charged: Amounts,
+        entry: str,
+        *,
+        recovered: bool = False,
     ) -> StepResult:
         return await self._step(
             tenant_id,
             lease_id,
-            lambda account, now_us: account.settle(lease_id, charged, limits, now_us=now_us),
+            lambda account, now_us: account.settle(
+                lease_id, charged, limits, now_us=now_us, recovered=recovered
+            ),
             entry=entry,
         )
 
@@ -168,7 +190,8 @@ def _load(db: sqlite3.Connection, tenant_id: TenantId, lease_id: LeaseId | None)
     account = Account()
     row = db.execute("SELECT state FROM accounts WHERE tenant_id = ?", (tenant_id,)).fetchone()
     if row is not None:
-        account.updated_us, account.next_order, first, second = json.loads(row[0])
+        account.updated_us, account.next_order, first, second, *lives = json.loads(row[0])
+        account.run, account.run_began_us, account.known_us, account.moved = lives
         account.buckets = (_bucket(first), _bucket(second))
     query = "SELECT lease_id, position, state FROM leases WHERE tenant_id = ? ORDER BY position"
     for name, order, state in db.execute(query, (tenant_id,)):
@@ -185,7 +208,8 @@ def _load(db: sqlite3.Connection, tenant_id: TenantId, lease_id: LeaseId | None)
 
 def _save(db: sqlite3.Connection, tenant_id: TenantId, account: Account) -> None:
     buckets = [_bucket_state(bucket) for bucket in account.buckets]
-    state = json.dumps((account.updated_us, account.next_order, *buckets))
+    lives = (account.run, account.run_began_us, account.known_us, account.moved)
+    state = json.dumps((account.updated_us, account.next_order, *buckets, *lives))
     db.execute("INSERT OR REPLACE INTO accounts VALUES (?, ?)", (tenant_id, state))
     for lease_id in account.touched:
         lease = account.leases.get(lease_id)

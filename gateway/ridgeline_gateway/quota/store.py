@@ -39,11 +39,28 @@ class AccountStore(Protocol):
     ) -> StepResult: ...
 
     async def renew(
-        self, tenant_id: TenantId, limits: QuotaLimits, lease_id: LeaseId, totals: Amounts
+        self,
+        tenant_id: TenantId,
+        limits: QuotaLimits,
+        lease_id: LeaseId,
+        totals: Amounts,
+        *,
+        recovered: bool = False,
+    ) -> StepResult: ...
+
+    async def restore(
+        self, tenant_id: TenantId, limits: QuotaLimits, seen: Amounts, *, seen_us: int
     ) -> StepResult: ...
 
     async def settle(
-        self, tenant_id: TenantId, limits: QuotaLimits, lease_id: LeaseId, charged: Amounts, entry: str
+        self,
+        tenant_id: TenantId,
+        limits: QuotaLimits,
+        lease_id: LeaseId,
+        charged: Amounts,
+        entry: str,
+        *,
+        recovered: bool = False,
     ) -> StepResult:
         """Writes `entry` into the tenant's ledger in the same step, once."""
         ...

@@ -5,23 +5,32 @@
 --       5 leases by expiry   6 settled (hash)   7 settled by time   8 ledger (stream)
 -- ARGV  1 lease id   2 lease's length, us   3 how long to remember a settlement, us
 --       4, 5 rate and burst of tokens   6, 7 of KV (0: unlimited)   8 debt cap   9 most leases (0: unlimited)
---       10, 11 amounts   12 the ledger's entry
+--       10, 11 amounts   12 the ledger's entry   13 the server's run   14 '1': recovered   15 when levels were seen, us
 local DONE, REFUSED, NEVER, CROWDED, SETTLED = 0, 1, 2, 3, 4
 local MILLION = 1000000
 local FORGET_AT_ONCE = 32
+local RESTORE_US = 60000000
 local id, lease_us, remember_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local rates = {tonumber(ARGV[4]), tonumber(ARGV[6])}
 local bursts = {tonumber(ARGV[5]), tonumber(ARGV[7])}
 local debt_cap, most_leases = tonumber(ARGV[8]), tonumber(ARGV[9])
 local amounts = {tonumber(ARGV[10]), tonumber(ARGV[11])}
+local run, moves, seen_us = ARGV[13], ARGV[14] ~= '1', tonumber(ARGV[15])
 
 local account = {}
 do
   local held = redis.call('HGETALL', KEYS[1])
-  for index = 1, #held, 2 do account[held[index]] = tonumber(held[index + 1]) end
+  for index = 1, #held, 2 do
+    account[held[index]] = held[index] == 'run' and held[index + 1] or tonumber(held[index + 1])
+  end
 end
 local function get(name, index) return account[name .. index] or 0 end
 local function put(name, index, value) account[name .. index] = value end
+
+local function move(index, by)
+  put('level', index, get('level', index) + by)
+  if now - account['run_began'] < RESTORE_US then put('moved', index, get('moved', index) + by) end
+end
 
 -- A lease is {reserved tokens, reserved KV, refundable tokens, refundable KV, expires, order, {time, tokens, ...}};
 -- refundable is false where the resource had no limit.
@@ -82,7 +91,7 @@ local function shrink(index)
   end
 end
 
-local function give_back(lease_id, lease, charged)
+local function give_back(lease_id, lease, charged, moving)
   remove_lease(lease_id)
   local refunded = {}
   for index = 1, 2 do
@@ -92,7 +101,7 @@ local function give_back(lease_id, lease, charged)
     if refundable then
       put('refundable', index, get('refundable', index) - refundable)
       rest = math.min(rest, refundable)
-      put('level', index, get('level', index) + rest)
+      if moving then move(index, rest) end
     end
     refunded[index] = math.max(0, rest)
   end
@@ -103,6 +112,12 @@ local function begin()
   local before = account['updated'] or 0
   local elapsed = now - before
   if now < before then now = before end
+  if run ~= (account['run'] or '') then
+    account['run'], account['run_began'], account['known'] = run, now, before
+    put('moved', 1, 0)
+    put('moved', 2, 0)
+  end
+  account['run_began'] = account['run_began'] or 0
   account['updated'] = now
   for index = 1, 2 do
     refill(index, elapsed)
@@ -118,7 +133,7 @@ local function begin()
     shrink(index)
   end
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now)) do
-    give_back(gone, read_lease(gone), {0, 0})
+    give_back(gone, read_lease(gone), {0, 0}, true)
   end
   local old = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now - remember_us, 'LIMIT', 0, FORGET_AT_ONCE)
   for _, lease_id in ipairs(old) do
@@ -127,28 +142,29 @@ local function begin()
   end
 end
 
-local function hold(lease, index, amount)
+local function hold(lease, index, amount, moving)
   lease[index] = lease[index] + amount
   put('held', index, get('held', index) + amount)
   if lease[2 + index] then
     lease[2 + index] = lease[2 + index] + amount
     put('refundable', index, get('refundable', index) + amount)
-    put('level', index, get('level', index) - amount)
+    if moving then move(index, -amount) end
   end
 end
 
-local function take()
+local function take(moving)
   local lease = {0, 0, bursts[1] > 0 and 0, bursts[2] > 0 and 0, now + lease_us, account['order'] or 0, {now, amounts[1]}}
   account['order'] = (account['order'] or 0) + 1
-  for index = 1, 2 do hold(lease, index, amounts[index]) end
+  for index = 1, 2 do hold(lease, index, amounts[index], moving) end
   write_lease(id, lease)
+  for index = 1, 2 do shrink(index) end
 end
 
 local function finish(status, reserved, charged, refunded)
   local words = {}
   for name, value in pairs(account) do
     words[#words + 1] = name
-    words[#words + 1] = string.format('%.0f', value)
+    words[#words + 1] = name == 'run' and value or string.format('%.0f', value)
   end
   redis.call('HSET', KEYS[1], unpack(words))
   reserved, charged, refunded = reserved or {0, 0}, charged or {0, 0}, refunded or {0, 0}

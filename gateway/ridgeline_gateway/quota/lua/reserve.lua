@@ -11,5 +11,5 @@ for index = 1, 2 do
   end
 end
 if refused == REFUSED then return finish(REFUSED) end
-take()
+take(true)
 return finish(DONE, amounts)

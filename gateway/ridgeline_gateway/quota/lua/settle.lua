@@ -3,10 +3,10 @@ if before then return before end
 local lease = read_lease(id)
 local reserved, refunded, grants, late = amounts, {0, 0}, {now, amounts[1]}, '1'
 if lease then
-  reserved, refunded, grants, late = {lease[1], lease[2]}, give_back(id, lease, amounts), lease[7], '0'
+  reserved, refunded, grants, late = {lease[1], lease[2]}, give_back(id, lease, amounts, moves), lease[7], '0'
 else
   for index = 1, 2 do
-    if bursts[index] > 0 then put('level', index, get('level', index) - amounts[index]) end
+    if bursts[index] > 0 and moves then move(index, -amounts[index]) end
   end
 end
 redis.call('HSET', KEYS[6], id, cmsgpack.pack({
