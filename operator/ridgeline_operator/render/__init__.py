@@ -1,0 +1,1 @@
+"""From an accepted pool to the objects that run it. Pure."""
