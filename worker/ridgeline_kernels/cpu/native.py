@@ -1,7 +1,7 @@
 """The compiled library as Python functions. Calls release the GIL; pointers and shapes are the caller's duty."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,15 @@ class NativeLibrary:
 
 def load_library(path: Path) -> NativeLibrary:
     """Loads a library made by `build_library`. Raises OSError if it cannot be loaded here."""
-    library = ctypes.CDLL(str(path))
+    return NativeLibrary(path=path, **bind(ctypes.CDLL(str(path)), _ARGUMENTS))
+
+
+def bind(library: ctypes.CDLL, names: Iterable[str]) -> dict[str, Function]:
+    """These functions of a loaded library, with their arguments' kinds."""
     bound: dict[str, Function] = {}
-    for name, arguments in _ARGUMENTS.items():
+    for name in names:
         function = getattr(library, f"rl_{name}")
         function.restype = ctypes.c_int
-        function.argtypes = [_KINDS[kind] for kind in arguments]
+        function.argtypes = [_KINDS[kind] for kind in _ARGUMENTS[name]]
         bound[name] = function
-    return NativeLibrary(path=path, **bound)
+    return bound
