@@ -9,6 +9,10 @@ from ridgeline_contracts.sampling import SamplingParams
 
 from ridgeline_engine.request import Request
 
+MAX_STOP_TOKEN_IDS = 256
+LEAST_TEMPERATURE = 1e-5
+"""Logits lie a few ten apart at most: far above this the likeliest token is certain, and float32 divides safely."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -24,12 +28,14 @@ class Limits:
 
 
 def check_request(request: Request, limits: Limits) -> None:
-    """Raises InvalidRequest for a bad value, Unsupported for what the executor lacks."""
+    """Raises InvalidRequest for a bad value or values that contradict each other, Unsupported for what
+    the executor lacks."""
     vocab = limits.capabilities.vocab_tokens
     if not request.prompt:
         raise InvalidRequest("the prompt has no tokens: give at least one", param="prompt")
     _check_ids("prompt", request.prompt, vocab)
     request.sampling.check(vocab_tokens=vocab)
+    _check_sampling(request.sampling)
     if request.choices < 1:
         raise InvalidRequest(f"n={request.choices}: give at least 1", param="n")
     if request.choices > limits.max_choices:
@@ -44,6 +50,7 @@ def check_request(request: Request, limits: Limits) -> None:
     if not (math.isfinite(request.weight) and request.weight > 0):
         raise InvalidRequest(f"weight={request.weight}: give a number above 0", param="weight")
     _check_length(request, limits)
+    _check_least(request, limits)
     _check_supported(request, limits.capabilities)
 
 
@@ -53,6 +60,35 @@ def _check_ids(name: str, tokens: tuple[int, ...], vocab_tokens: int) -> None:
         raise InvalidRequest(
             f"{name} has token id {tokens[wrong]} at position {wrong}: ids go from 0 to {vocab_tokens - 1}",
             param=name,
+        )
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    """What the ranges of single fields do not tell."""
+    if 0.0 < sampling.temperature < LEAST_TEMPERATURE:
+        raise InvalidRequest(
+            f"temperature={sampling.temperature} is too small to divide by: give 0 for argmax, or at least "
+            f"{LEAST_TEMPERATURE:g}",
+            param="temperature",
+        )
+    if len(sampling.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidRequest(
+            f"stop_token_ids has {len(sampling.stop_token_ids)} entries; give at most {MAX_STOP_TOKEN_IDS}",
+            param="stop_token_ids",
+        )
+    biased = [token for token, _ in sampling.logit_bias]
+    if len(set(biased)) < len(biased):
+        twice = next(token for place, token in enumerate(biased) if token in biased[:place])
+        raise InvalidRequest(f"logit_bias names token {twice} twice: give it once", param="logit_bias")
+
+
+def _check_least(request: Request, limits: Limits) -> None:
+    room = limits.sequence_tokens - len(request.prompt)
+    if request.sampling.min_tokens > room:
+        raise InvalidRequest(
+            f"min_tokens={request.sampling.min_tokens} cannot be reached: the prompt leaves room for {room} "
+            "tokens; give less, or shorten the prompt",
+            param="min_tokens",
         )
 
 
