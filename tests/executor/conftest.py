@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.model_folder import load_model_folder
+from ridgeline_engine.executors.torch_executor.draw_batch import TokenOps, TorchTokens
 from ridgeline_engine.executors.torch_executor.executor import TorchExecutor
 from ridgeline_engine.executors.torch_executor.settings import TorchSettings
+from ridgeline_kernels.cpu import load_cpu_ops
 from ridgeline_testing.tiny_llama import build_tiny_llama
 from ridgeline_transfer.allocator import PrivateAllocator
 
@@ -62,3 +64,12 @@ def make_executor(kernel_cache: Path) -> Iterator[MakeExecutor]:
     for executor, allocator in made:
         executor.close()
         allocator.close()
+
+
+@pytest.fixture(scope="session", params=["in-c", "in-torch"])
+def token_ops(request: pytest.FixtureRequest, kernel_cache: Path) -> TokenOps:
+    """Both ways to choose; where nothing compiles there is one."""
+    if request.param == "in-torch":
+        return TorchTokens()
+    native = load_cpu_ops(kernel_cache, 2).tokens
+    return native or pytest.skip("NO C COMPILER HERE")
