@@ -10,8 +10,6 @@ from ridgeline_contracts.sampling import SamplingParams
 from ridgeline_engine.request import Request
 
 MAX_STOP_TOKEN_IDS = 256
-LEAST_TEMPERATURE = 1e-5
-"""Logits lie a few ten apart at most: far above this the likeliest token is certain, and float32 divides safely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +63,6 @@ def _check_ids(name: str, tokens: tuple[int, ...], vocab_tokens: int) -> None:
 
 def _check_sampling(sampling: SamplingParams) -> None:
     """What the ranges of single fields do not tell."""
-    if 0.0 < sampling.temperature < LEAST_TEMPERATURE:
-        raise InvalidRequest(
-            f"temperature={sampling.temperature} is too small to divide by: give 0 for argmax, or at least "
-            f"{LEAST_TEMPERATURE:g}",
-            param="temperature",
-        )
     if len(sampling.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidRequest(
             f"stop_token_ids has {len(sampling.stop_token_ids)} entries; give at most {MAX_STOP_TOKEN_IDS}",
