@@ -129,6 +129,42 @@ def test_a_second_release_and_a_share_of_nothing_are_bugs() -> None:
     pool.check()
 
 
+def test_an_acquisition_that_breaks_off_changes_nothing_in_any_group() -> None:
+    told: list[Mapping[GroupId, Sequence[BlockId]]] = []
+
+    def refuse(blocks: Mapping[GroupId, Sequence[BlockId]]) -> None:
+        told.append(blocks)
+        raise KeyboardInterrupt
+
+    pool = BlockPool({G0: 4, G1: 4}, on_evict=refuse)
+    older, newer = (pool.allocate({G0: 2, G1: 2}) for _ in range(2))
+    for table in (older, newer):
+        for group, blocks in table.items():
+            for block in blocks:
+                pool.set_hittable(group, block, True)
+            pool.release(group, blocks, fence=None)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            pool.acquire({G0: 1, G1: 3}, sharing={G0: newer[G0][:1]})
+        pool.check()
+        assert [pool.counts(group).kept for group in (G0, G1)] == [4, 4]
+    # The second time asks for the same ones: the order is as it was.
+    assert told == [{G0: [older[G0][1]], G1: [older[G1][1], older[G1][0], newer[G1][1]]}] * 2
+
+
+def test_blocks_in_quarantine_count_as_room_for_when_all_launches_have_completed() -> None:
+    pool = _pool(3)
+    first, second = _take(pool, 2), _take(pool, 1)
+    _mark(pool, first)
+    pool.release(G0, first, fence=LaunchId(1))
+    assert not pool.can_allocate({G0: 1})
+    assert pool.can_allocate({G0: 2}, once_retired=True)
+    assert not pool.can_allocate({G0: 3}, once_retired=True)
+    assert not pool.can_allocate({G0: 2}, sharing={G0: first[:1]}, once_retired=True)
+    pool.release(G0, second, fence=None)
+    assert pool.can_allocate({G0: 3}, once_retired=True)
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Against a model that only counts: who holds what, and which launch keeps what from being reused."""
 
@@ -142,8 +178,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.fences: dict[tuple[GroupId, BlockId], int] = {}
         self.hittable: set[tuple[GroupId, BlockId]] = set()
         self.launched = self.retired = 0
+        self.breaks_off = False
 
     def _on_evict(self, evicted: Mapping[GroupId, Sequence[BlockId]]) -> None:
+        if self.breaks_off:
+            raise MemoryError
         for group, blocks in evicted.items():
             for block in blocks:
                 assert (group, block) not in self.holders
@@ -191,6 +230,38 @@ class PoolMachine(RuleBasedStateMachine):
             self.holders[group, block] = self.holders.get((group, block), 0) + 1
             self.fences.pop((group, block), None)
         return (group, head)
+
+    @rule(
+        target=tables, table=tables, count=st.integers(1, 4), new=st.integers(0, 4), breaks_off=st.booleans()
+    )
+    def acquire(
+        self, table: tuple[GroupId, tuple[BlockId, ...]], count: int, new: int, breaks_off: bool
+    ) -> object:
+        """A prefix and new blocks, in both groups at once; in none where it breaks off."""
+        group, blocks = table
+        head = blocks[:count]
+        known = all((group, block) in self.holders or (group, block) in self.hittable for block in head)
+        need = {G0: new, G1: new}
+        if not known or not self.pool.can_allocate(need, sharing={group: head}):
+            return multiple()
+        before = [self.pool.counts(each) for each in need]
+        self.breaks_off = breaks_off
+        try:
+            taken = self.pool.acquire(need, sharing={group: head})
+        except MemoryError:
+            assert [self.pool.counts(each) for each in need] == before
+            return multiple()
+        finally:
+            self.breaks_off = False
+        for block in head:
+            self.holders[group, block] = self.holders.get((group, block), 0) + 1
+            self.fences.pop((group, block), None)
+        for each, found in taken.items():
+            for block in found:
+                assert (each, block) not in self.holders
+                assert (each, block) not in self.fences
+                self.holders[each, block] = 1
+        return multiple((group, head), *((each, found) for each, found in taken.items() if found))
 
     @rule(table=consumes(tables), fenced=st.booleans())
     def release(self, table: tuple[GroupId, tuple[BlockId, ...]], fenced: bool) -> None:

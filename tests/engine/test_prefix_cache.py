@@ -8,7 +8,7 @@ from ridgeline_contracts.blockhash import HashScope, block_hashes, root_hash
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId
-from ridgeline_engine.kv_events import KVEvicted, KVStored
+from ridgeline_engine.kv_events import KVStored
 from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache, pack_tokens
 
 G0 = GroupId(0)
@@ -30,8 +30,8 @@ def _entry(
     return CachedBlock(block_hash, BlockId(block), pack_tokens(tokens), scope, parent)
 
 
-def _forget(cache: PrefixCache, *blocks: int) -> KVEvicted | None:
-    return cache.forget(cache.entries(map(BlockId, blocks)))
+def _forget(cache: PrefixCache, *blocks: int) -> None:
+    cache.forget(cache.entries(map(BlockId, blocks)))
 
 
 def _store(
@@ -123,16 +123,40 @@ def test_a_tail_is_hit_again_once_its_head_was_computed_again() -> None:
     assert _hit(cache, TOKENS) == [9, 1, 2]
 
 
-def test_what_is_forgotten_is_told_with_its_hashes() -> None:
+def test_what_is_left_is_told_in_runs() -> None:
     cache = _cache(16)
     _store(cache, TOKENS)
     hashes = block_hashes(SCOPE, TOKENS)
-    assert _forget(cache, 1, 7) == KVEvicted((hashes[1],), G0)
-    assert _forget(cache, 1) is None
+    _forget(cache, 1, 7)
     assert cache.stored() == [
         KVStored(root_hash(SCOPE), (hashes[0],), G0),
         KVStored(hashes[1], (hashes[2],), G0),
     ]
+
+
+def test_plain_lru_strands_tails_and_tails_first_strand_nothing() -> None:
+    """A plain LRU takes the least recently read block, a head, and with it all that stands behind."""
+    plain, ours = _cache(16), _cache(16)
+    for cache in (plain, ours):
+        _store(cache, TOKENS)
+    for head, tail, stranded in ((0, 2, 2), (1, 1, 1)):
+        _forget(plain, head)
+        _forget(ours, tail)
+        assert len(plain.stranded()) == stranded
+        assert ours.stranded() == []
+
+
+def test_what_a_window_left_behind_goes_with_its_tail() -> None:
+    cache = _cache(16, blocks_behind=2)
+    _store(cache, TOKENS)
+    _forget(cache, 0)
+    # Blocks 1 and 2 end a hit; without 2, block 1 ends none.
+    assert cache.stranded() == []
+    gone = cache.entries([BlockId(2)])
+    cache.forget(gone)
+    assert [entry.block for entry in cache.stranded()] == [1]
+    assert [entry.block for entry in cache.useless_without(gone, holders=lambda _block: 0)] == [1]
+    assert cache.useless_without(gone, holders=lambda _block: 1) == []
 
 
 def test_a_block_that_is_not_whole_is_a_bug() -> None:

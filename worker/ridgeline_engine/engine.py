@@ -26,7 +26,7 @@ from ridgeline_contracts.step import StepCoefficients
 from ridgeline_engine.checks import Limits, check_request
 from ridgeline_engine.commit import accept, check_rows, finish_reason
 from ridgeline_engine.kv_events import KVEventLog
-from ridgeline_engine.kv_manager import KVManager, StrandedBytes
+from ridgeline_engine.kv_manager import KVManager
 from ridgeline_engine.ledger import StepLedger
 from ridgeline_engine.masks import MaskSource
 from ridgeline_engine.offer import MAX_CHOICES, check_model, offered
@@ -72,7 +72,6 @@ class Engine:
         self._ledger = StepLedger(settings.coefficients)
         self._pipeline = Pipeline(executor, clock, masks)
         self._outbox = Outbox(self._scheduler, self._pipeline, self._ledger, clock)
-        self._stranded = StrandedBytes(kv)
         self._arrivals = 0
         self._draining = False
 
@@ -206,12 +205,7 @@ class Engine:
 
     def load(self) -> LoadSnapshot:
         """The load report's facts, now."""
-        return load_snapshot(
-            self._scheduler,
-            self.step_model,
-            draining=self._draining,
-            stranded_bytes=self._stranded.bytes_now(self._clock.monotonic_ms()),
-        )
+        return load_snapshot(self._scheduler, self.step_model, draining=self._draining)
 
     def derivations(self) -> tuple[str, ...]:
         """How the next step's thresholds come about, in words: for people who ask why."""

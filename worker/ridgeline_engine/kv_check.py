@@ -8,7 +8,7 @@ from ridgeline_contracts.kv import BlockId, GroupId, KVGroup
 
 from ridgeline_engine.block_pool import BlockPool
 from ridgeline_engine.kv_tables import first_seen_block
-from ridgeline_engine.prefix_cache import PrefixCache
+from ridgeline_engine.prefix_cache import TOKEN_BYTES, PrefixCache
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
 
@@ -30,6 +30,8 @@ def check_kv(
     for group in groups:
         cache = caches[group.group]
         cache.check()
+        for sequence in sequences:
+            _check_contents(group, cache, sequence)
         _check_holders(group.group, pool, cache, sequences)
         if group.window_tokens is None and cache.stranded():
             raise InvariantError(f"group {group.group}: blocks are cached that no hit can reach")
@@ -48,6 +50,20 @@ def _check_tables(groups: Sequence[KVGroup], sequence: EngineSequence) -> None:
         if sequence.computed_tokens < sequence.kv_border_tokens and table.dropped_blocks < seen:
             raise InvariantError(
                 f"group {group.group}: {seen} blocks have left the window, {table.dropped_blocks} were dropped"
+            )
+
+
+def _check_contents(group: KVGroup, cache: PrefixCache, sequence: EngineSequence) -> None:
+    """What is cached of a table's blocks is this sequence's own text, in its own scope."""
+    table, size = sequence.tables[group.group], group.block_tokens * TOKEN_BYTES
+    packed = sequence.packed_tokens(len(sequence.tokens))
+    for index, block in enumerate(table.blocks, start=table.dropped_blocks):
+        entry = cache.entry(block)
+        if entry is None:
+            continue
+        if entry.scope != sequence.scope or entry.tokens != packed[index * size : (index + 1) * size]:
+            raise InvariantError(
+                f"group {group.group}: block {block} is cached for another text than its holder's"
             )
 
 

@@ -124,7 +124,11 @@ class KVIndex:
         self.events.add(KVCleared())
 
     def stranded_bytes(self) -> int:
-        return sum(len(self.caches[group.group].stranded()) * group.block_bytes for group in self._groups)
+        return sum(
+            len(self.caches[group.group].stranded()) * group.block_bytes
+            for group in self._groups
+            if group.window_tokens is None
+        )
 
     def _log_stored(self, group: GroupId, new: Sequence[CachedBlock]) -> None:
         start = 0

@@ -23,8 +23,6 @@ from ridgeline_engine.prefix_cache import CachedBlock
 from ridgeline_engine.seam import ABSENT_BLOCK, BlockAppend, BlockCopy, CopyKind, LaunchId, SlotId
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
-_STRANDED_EVERY_MS = 5_000.0
-
 
 class KVManager:
     """Block tables of all sequences. Not thread-safe.
@@ -83,8 +81,8 @@ class KVManager:
         return self._index.events
 
     def stranded_bytes(self) -> int:
-        """KV that is kept and that no hit can reach. Of full groups 0 by the order in which blocks are freed;
-        for window groups this looks through their index."""
+        """KV that is kept and that no hit can reach, of groups that see the whole text: 0, by the order in which blocks
+        are freed. In a window group less than a window of a text may be left over; it goes before anything else."""
         return self._index.stranded_bytes()
 
     def find(self, sequence: EngineSequence) -> KVStart:
@@ -337,20 +335,6 @@ class KVManager:
             self.pool.release(group.group, table.blocks[count - 1 :: -1], fence=fence)
             del table.blocks[:count]
             table.dropped_blocks += count
-
-
-class StrandedBytes:
-    """`KVManager.stranded_bytes`, not asked more often than a walk through the index may cost."""
-
-    def __init__(self, kv: KVManager) -> None:
-        self._kv = kv
-        self._due_ms, self._bytes = -inf, 0
-
-    def bytes_now(self, now_ms: float) -> int:
-        """At most some seconds old."""
-        if now_ms >= self._due_ms:
-            self._due_ms, self._bytes = now_ms + _STRANDED_EVERY_MS, self._kv.stranded_bytes()
-        return self._bytes
 
 
 def _link(table: GroupTable, last: CachedBlock | None, blocks: int) -> None:

@@ -16,7 +16,7 @@ from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId
 
-from ridgeline_engine.kv_events import KVEvicted, KVStored
+from ridgeline_engine.kv_events import KVStored
 
 TOKEN_BYTES: Final = 4
 
@@ -82,6 +82,10 @@ class PrefixCache:
     def __contains__(self, block: BlockId) -> bool:
         return self._by_block[block] is not None
 
+    def entry(self, block: BlockId) -> CachedBlock | None:
+        """What is cached in a block."""
+        return self._by_block[block]
+
     def is_indexed(self, entry: CachedBlock) -> bool:
         """Whether a hit can lead to exactly this one."""
         return self._by_block[entry.block] is entry
@@ -146,7 +150,7 @@ class PrefixCache:
         """Of the blocks that are indexed, in the order given."""
         return [entry for block in blocks if (entry := self._by_block[block]) is not None]
 
-    def forget(self, gone: Sequence[CachedBlock]) -> KVEvicted | None:
+    def forget(self, gone: Sequence[CachedBlock]) -> None:
         """Takes blocks out of the index, each once and all of them indexed."""
         for entry in gone:
             self._twins.pop(entry, None)
@@ -156,7 +160,6 @@ class PrefixCache:
             if entry.parent is not None:
                 entry.parent.children -= 1
                 self._orphans -= not self.is_indexed(entry.parent)
-        return KVEvicted(tuple(entry.block_hash for entry in gone), self.group) if gone else None
 
     def remember(self, gone: Sequence[CachedBlock]) -> None:
         """Undoes a `forget` of blocks without twins."""

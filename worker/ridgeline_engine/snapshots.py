@@ -34,7 +34,7 @@ class LoadSnapshot:
     quarantined_blocks: int = 0
     """Given back, but an open launch may still touch them."""
     stranded_bytes: int = 0
-    """Cached KV that no hit can reach; looked up every few seconds."""
+    """Cached KV that no hit can reach, of groups that see the whole text; anything but 0 is a bug."""
     host_blocks: int = 0
     """Of all groups together, in the host's pool for swapped sequences."""
     host_used_blocks: int = 0
@@ -96,9 +96,7 @@ class EngineMetrics:
     last_step: StepStats | None
 
 
-def load_snapshot(
-    scheduler: Scheduler, step_model: StepCoefficients, *, draining: bool, stranded_bytes: int
-) -> LoadSnapshot:
+def load_snapshot(scheduler: Scheduler, step_model: StepCoefficients, *, draining: bool) -> LoadSnapshot:
     """Reads queues and pools; changes nothing."""
     kv, census = scheduler.kv, take_census(scheduler.running)
     host = [kv.host_counts(group.group) for group in kv.groups]
@@ -114,7 +112,7 @@ def load_snapshot(
         step_model=step_model,
         draining=draining,
         quarantined_blocks=tightest.quarantined,
-        stranded_bytes=stranded_bytes,
+        stranded_bytes=kv.stranded_bytes(),
         host_blocks=sum(counts.total for counts in host),
         host_used_blocks=sum(counts.held for counts in host),
     )
