@@ -1,11 +1,15 @@
 """Any history of submits, cancels and steps, in pools so small that pages are always wanted by two.
 
+Prompts share prefixes within a salt and across salts, and at times nearly all block hashes collide.
 Whatever happens, each choice receives a prefix of what it would have got alone, all of it at the end;
 cancelled ones get one terminal row and nothing after it; and nothing is left held.
 """
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -18,6 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from ridgeline_contracts.blockhash import extend_hashes
 from ridgeline_contracts.clock import VirtualClock
 from ridgeline_contracts.ids import Attempt, BlockHash, RequestId
 from ridgeline_contracts.kv import GroupId
@@ -59,6 +64,16 @@ class Expected:
     finished: FinishReason | None = None
 
 
+def _colliding_hashes(parent: BlockHash, tokens: Sequence[int], *, block_tokens: int) -> list[BlockHash]:
+    """Two hashes for all blocks there are: nearly every look-up meets another text's block."""
+    found = []
+    for start in range(0, len(tokens) - len(tokens) % block_tokens, block_tokens):
+        (parent,) = extend_hashes(parent, tokens[start : start + block_tokens], block_tokens=block_tokens)
+        parent = BlockHash(bytes([parent[0] % 2]) * len(parent))
+        found.append(parent)
+    return found
+
+
 class EngineMachine(RuleBasedStateMachine):
     @initialize(
         blocks=st.integers(4, 24),
@@ -69,6 +84,7 @@ class EngineMachine(RuleBasedStateMachine):
         target_ms=st.sampled_from([None, 0.1, 4.0]),
         caching=st.booleans(),
         overlap=st.sampled_from(AsyncScheduling),
+        collide=st.sampled_from([False, False, True]),
         host_blocks=st.sampled_from([0, 3, 12]),
         preemption=st.sampled_from(["auto", "recompute", "swap", "swap", "wait"]),
     )
@@ -82,9 +98,13 @@ class EngineMachine(RuleBasedStateMachine):
         target_ms: float | None,
         caching: bool,
         overlap: AsyncScheduling,
+        collide: bool,
         host_blocks: int,
         preemption: str,
     ) -> None:
+        self.patches = ExitStack()
+        if collide:
+            self.patches.enter_context(patch("ridgeline_engine.sequence.extend_hashes", _colliding_hashes))
         self.clock = VirtualClock()
         self.executor = FakeExecutor(
             self.clock,
@@ -128,6 +148,7 @@ class EngineMachine(RuleBasedStateMachine):
         emitted=st.integers(0, 6),
         priority=st.sampled_from(PriorityClass),
         patience_ms=st.sampled_from([None, None, 5.0, 60.0]),
+        salt=st.sampled_from([b"", b"", b"another"]),
     )
     def submit(
         self,
@@ -141,6 +162,7 @@ class EngineMachine(RuleBasedStateMachine):
         emitted: int,
         priority: PriorityClass,
         patience_ms: float | None,
+        salt: bytes,
     ) -> None:
         prompt = SHARED[:shared] + tail
         if len(prompt) + emitted >= self.limit:
@@ -177,6 +199,7 @@ class EngineMachine(RuleBasedStateMachine):
                 emitted=given,
                 priority=priority,
                 deadline_ms=deadline_ms,
+                salt=salt,
             )
         )
 
@@ -275,6 +298,10 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
+        with self.patches:
+            self.run_to_the_end()
+
+    def run_to_the_end(self) -> None:
         for _ in range(5_000):
             if not self.engine.has_work:
                 break
