@@ -7,7 +7,6 @@ import pytest
 from ridgeline_contracts.ids import TenantId
 from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.sampling import SamplingParams
-from ridgeline_engine.policy.output_lengths import OutputLengths
 from ridgeline_engine.policy.preemption_log import PreemptionCause
 from ridgeline_engine.request import PriorityClass
 from ridgeline_roofline.decisions.preemption import PreemptionKind
@@ -166,24 +165,6 @@ def test_a_preempted_sequence_comes_back_before_another_tenants_newcomer(make_be
     assert bench.finish(keys[1]).clocks.preemptions > 0
     order = [row.key for row in bench.rows if row.key == later or row.first_offset == kept]
     assert order.index(keys[1]) < order.index(later)
-
-
-@pytest.mark.parametrize(
-    ("seen", "output", "limit", "rest"),
-    [
-        pytest.param([], 5, 100, 95, id="nothing-seen-the-limit"),
-        pytest.param([40, 60], 20, 1_000, 30, id="below-the-mean-what-it-leaves"),
-        pytest.param([40, 60], 80, 1_000, 50, id="past-the-mean-the-mean-again"),
-        pytest.param([40, 60], 80, 90, 10, id="never-past-the-limit"),
-        pytest.param([40, 60], 90, 90, 1, id="at-least-one"),
-        pytest.param([0, 0], 3, 90, 1, id="outputs-of-nothing"),
-    ],
-)
-def test_the_expected_rest_of_an_output(seen: list[int], output: int, limit: int, rest: int) -> None:
-    lengths = OutputLengths()
-    for each in seen:
-        lengths.add(each)
-    assert lengths.remaining_tokens(output, limit) == rest
 
 
 def test_a_swapped_sequence_goes_on_where_it_was_without_a_prefill(make_bench: MakeBench) -> None:

@@ -71,3 +71,21 @@ def test_an_override_that_means_nothing_is_refused_by_name(name: str, value: flo
 def test_small_and_unset_overrides_are_taken() -> None:
     assert PolicyOverrides(batch_cap=1, gap_bound_ms=0.5, output_weight=0.1, backlog_tokens=1)
     assert PolicyOverrides(batch_kv_tokens=0, overtaking_ratio=0.0).batch_cap is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "output", "limit", "rest"),
+    [
+        pytest.param([], 5, 100, 95, id="nothing-seen-the-limit"),
+        pytest.param([40, 60], 20, 1_000, 30, id="below-the-mean-what-it-leaves"),
+        pytest.param([40, 60], 80, 1_000, 50, id="past-the-mean-the-mean-again"),
+        pytest.param([40, 60], 80, 90, 10, id="never-past-the-limit"),
+        pytest.param([40, 60], 90, 90, 1, id="at-least-one"),
+        pytest.param([0, 0], 3, 90, 1, id="outputs-of-nothing"),
+    ],
+)
+def test_the_expected_rest_of_an_output(seen: list[int], output: int, limit: int, rest: int) -> None:
+    lengths = OutputLengths()
+    for each in seen:
+        lengths.add(each)
+    assert lengths.remaining_tokens(output, limit) == rest

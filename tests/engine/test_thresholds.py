@@ -74,6 +74,7 @@ class Asked:
     ("priority", "decoding", "target_ms", "floor"),
     [
         pytest.param(INTERACTIVE, 2, 20.0, 8, id="interactive-beside-interactive"),
+        pytest.param(INTERACTIVE, 1, 20.0, 8, id="interactive-beside-one"),
         pytest.param(INTERACTIVE, 0, None, 8, id="interactive-beside-none"),
         pytest.param(BATCH, 2, 20.0, 0, id="batch-beside-interactive-has-no-floor"),
         pytest.param(BATCH, 0, None, 8, id="batch-beside-none"),
@@ -154,6 +155,12 @@ def test_cap_and_costs_are_asked_at_whole_granules_and_kept_until_these_change(
     assert [each.mean_context_tokens for each in cap.facts] == [112, 128]
 
 
+def test_a_batch_cap_that_is_set_is_shown_beside_the_derived_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    Asked(monkeypatch, "batch_cap", 6)
+    found = _overriding(batch_cap=3).batch_cap(MODEL, _census())
+    assert (found.value, found.derivation) == (3, "batch_cap = 3, as set; derived derived so")
+
+
 def test_another_model_is_asked_anew() -> None:
     thresholds, census = _thresholds(), _census()
     first = thresholds.batch_cap(MODEL, census)
@@ -197,6 +204,12 @@ def test_without_a_mean_or_more_the_share_is_that_of_what_runs(monkeypatch: pyte
     asked = Asked(monkeypatch, "batch_kv_tokens", 77)
     _thresholds().batch_kv(MODEL, _census(batch=0))
     assert asked.facts == [KVShareFacts(3, 300, 0, 4_000, 20.0)]
+
+
+def test_a_share_that_is_set_is_shown_beside_the_derived_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    Asked(monkeypatch, "batch_kv_tokens", 77)
+    found = _overriding(batch_kv_tokens=5).batch_kv(MODEL, _census())
+    assert found.derivation == "batch_kv_tokens = 5, as set; derived derived so"
 
 
 def test_a_share_that_is_set_holds_beside_interactive_rows_alone() -> None:
@@ -296,6 +309,35 @@ def test_for_how_many_steps_the_cap_stays_above_what_runs(tokens: int, most: int
     rows = 25
     census = Census(ClassCensus(rows, [DECODED] * rows, rows * tokens, rows * tokens))
     assert thresholds.steps_below_cap(MODEL, census, most=most) == steps
+
+
+def test_one_row_may_be_one_too_many() -> None:
+    thresholds = Thresholds(SETTINGS, slots=64, pool_tokens=4_000, longest_tokens=2_000)
+    asked: list[int] = []
+
+    def batch_cap(model: Any, census: Census) -> Decision[int]:
+        asked.append(census.interactive.mean_context_tokens)
+        return Decision(0, "none")
+
+    thresholds.batch_cap = batch_cap  # type: ignore[method-assign]
+    census = Census(ClassCensus(1, [DECODED], 20, 20))
+    assert thresholds.steps_below_cap(MODEL, census, most=9) == 0
+    assert asked == [20]
+
+
+def test_the_cap_is_asked_once_a_granule() -> None:
+    thresholds = Thresholds(SETTINGS, slots=64, pool_tokens=4_000, longest_tokens=2_000)
+    asked: list[tuple[int, int]] = []
+
+    def batch_cap(model: Any, census: Census) -> Decision[int]:
+        asked.append((census.interactive.rows, census.interactive.context_tokens))
+        return Decision(2, "two")
+
+    thresholds.batch_cap = batch_cap  # type: ignore[method-assign]
+    census = Census(ClassCensus(2, [DECODED] * 2, 40, 40))
+    assert thresholds.steps_below_cap(MODEL, census, most=40) == 40
+    # A mean of 20 tokens now, of 33 and of 49 at the first steps of the next granules.
+    assert asked == [(2, 40), (2, 66), (2, 98)]
 
 
 def test_without_interactive_rows_no_cap_is_in_the_way() -> None:
