@@ -94,6 +94,12 @@ def _parser() -> argparse.ArgumentParser:
         help="longest life of a request (default %(default)g)",
     )
     add(
+        "--ttft-target-s",
+        type=_seconds,
+        default=None,
+        help="interactive requests that would wait longer for their first token get 503 at once (default: all wait)",
+    )
+    add(
         "--status-wait-s",
         type=_seconds,
         default=_TIMING.status_wait_ms / 1000,
@@ -144,6 +150,7 @@ def read_settings(arguments: argparse.Namespace, environment: Mapping[str, str])
         ),
         timing=TimingSettings(
             request_deadline_ms=round(arguments.request_deadline_s * 1000),
+            ttft_target_ms=None if arguments.ttft_target_s is None else round(arguments.ttft_target_s * 1000),
             status_wait_ms=round(arguments.status_wait_s * 1000),
             retry_wait_ms=round(arguments.retry_wait_s * 1000),
             drain_delay_ms=round(arguments.drain_delay_s * 1000),

@@ -25,7 +25,7 @@ from ridgeline_gateway.quota.desk import QuotaDesk, wanted_within
 from ridgeline_gateway.quota.hold import Hold, HoldPlan
 from ridgeline_gateway.run import Learning, Run, RunFacts
 from ridgeline_gateway.served_models import ServedModel, ServedModels
-from ridgeline_gateway.tenants import Tenant
+from ridgeline_gateway.tenants import Tenant, TenantClass
 from ridgeline_gateway.text_model import check_token_ids
 
 _SALT_BYTES = 16
@@ -38,6 +38,8 @@ class Arrival:
     request_id: RequestId
     tenant: Tenant
     arrived_ms: float
+    deadline_after_ms: int
+    """How long the client waits, from the arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,11 @@ class Admission:
             choices=body.choices,
             sampling=params,
             rules=rules,
-            deadline_ms=arrival.arrived_ms + fleet.timing.request_deadline_ms,
+            deadline_ms=arrival.arrived_ms + arrival.deadline_after_ms,
+            # Batch work is there to wait.
+            ttft_target_ms=fleet.timing.ttft_target_ms
+            if tenant.tenant_class is TenantClass.INTERACTIVE
+            else None,
         )
         facts = RunFacts(
             request_id=arrival.request_id,

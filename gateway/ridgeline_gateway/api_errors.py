@@ -14,6 +14,8 @@ from ridgeline_contracts.errors import (
     RidgelineError,
 )
 
+from ridgeline_gateway.deadlines import NO_RETRY_ABOVE_MS
+
 _TYPES: tuple[tuple[type[RidgelineError], str], ...] = (
     (NotPermitted, "permission_error"),
     (RateLimited, "rate_limit_error"),
@@ -59,6 +61,8 @@ def error_headers(error: RidgelineError) -> dict[str, str]:
     if error.retry_after_ms is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1000)))
         headers["retry-after-ms"] = str(error.retry_after_ms)
+        if error.retry_after_ms > NO_RETRY_ABOVE_MS:
+            headers["x-should-retry"] = "false"
     if isinstance(error, NotAuthenticated):
         headers["www-authenticate"] = "Bearer"
     return headers

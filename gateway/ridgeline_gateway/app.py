@@ -20,6 +20,7 @@ from ridgeline_gateway.api_completions import CompletionBody
 from ridgeline_gateway.api_errors import error_headers, error_object
 from ridgeline_gateway.api_schema import add_schemas, body_schema
 from ridgeline_gateway.authenticate import Authenticator
+from ridgeline_gateway.deadlines import DEADLINE_HEADER, stated_deadline_ms
 from ridgeline_gateway.directory import KnownModel
 from ridgeline_gateway.ledger.reading import period_of, read_usage
 from ridgeline_gateway.ledger.usage import usage_object
@@ -116,7 +117,9 @@ def _add_usage(app: FastAPI, parts: AppParts) -> None:
 async def _arrival(request: Request, parts: AppParts) -> Arrival:
     arrived_ms = parts.clock.monotonic_ms()
     tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
-    return Arrival(RequestId(request.state.request_id), tenant, arrived_ms)
+    most_ms = parts.timing.request_deadline_ms
+    deadline_ms = stated_deadline_ms(request.headers.get(DEADLINE_HEADER), most_ms=most_ms)
+    return Arrival(RequestId(request.state.request_id), tenant, arrived_ms, deadline_ms)
 
 
 def _reply(run: Run, renderer: Renderer, parts: AppParts, *, stream: bool) -> RunReply:

@@ -88,6 +88,7 @@ class Gateway:
             timing=timing,
             limits=settings.limits,
             background=self.background,
+            random_bytes=random_bytes,
         )
         self.quota = QuotaDesk(stores.accounts, clock=clock, gateway_id=settings.identity.gateway_id)
         self.prices = PriceBook(stores.tenants, clock=clock, cache_ms=timing.key_cache_ms)

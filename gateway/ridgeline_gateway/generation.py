@@ -23,6 +23,7 @@ from ridgeline_contracts.wire import logprob_from_wire
 
 from ridgeline_gateway.background import Background
 from ridgeline_gateway.choice_stream import ChoiceStream, Phase
+from ridgeline_gateway.deadlines import passed_while_waiting, too_late
 from ridgeline_gateway.deltas import Delta, Ending
 from ridgeline_gateway.directory import WorkerDirectory
 from ridgeline_gateway.inbox import Inbox
@@ -51,6 +52,7 @@ class Fleet:
     timing: TimingSettings
     limits: LimitSettings
     background: Background
+    random_bytes: Callable[[int], bytes]
 
 
 @dataclass(slots=True)
@@ -201,6 +203,7 @@ class Generation:
     async def _start(self) -> None:
         placement = await self._place()
         attempt = self._attempt
+        self._check_in_time(placement)
         attempt.reservation_id = placement.reservation_id
         attempt.worker = WorkerId(placement.decode.worker_id)
         self.clocks.router_estimated_ttft_ms = placement.estimates.ttft_ms
@@ -222,6 +225,24 @@ class Generation:
             self._bounded(self._remaining_ms()) / 1000, attempt.inbox.fail, late
         )
         self.clocks.gateway_queue_ms = fleet.clock.monotonic_ms() - self._arrived_ms
+
+    def _check_in_time(self, placement: router_pb2.Placement) -> None:
+        """Raises Overloaded or DeadlineExceeded, the router's reservation released, for what would come too late.
+
+        A retry is not refused for its target: what was admitted is seen through.
+        """
+        fleet, late = self._fleet, passed_while_waiting(self._remaining_ms())
+        refused: PeerError | None = late
+        if late is None and self._job.ttft_target_ms is not None and not self._attempt.number:
+            refused = too_late(
+                placement.estimates,
+                waited_ms=fleet.clock.monotonic_ms() - self._arrived_ms,
+                target_ms=self._job.ttft_target_ms,
+                random_bytes=fleet.random_bytes,
+            )
+        if refused is not None:
+            fleet.router.release(placement.reservation_id, router_pb2.OUTCOME_CANCELLED)
+            raise refused
 
     async def _place(self) -> router_pb2.Placement:
         """Asks the router; a retry waits for a worker to come back, a first try does not."""

@@ -43,6 +43,8 @@ class Job:
     rules: TextRules
     deadline_ms: float
     """On the gateway's monotonic clock."""
+    ttft_target_ms: int | None = None
+    """From the arrival; a request that would miss it is refused at once. None: it waits."""
 
 
 def route_request(

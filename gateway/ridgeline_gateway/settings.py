@@ -67,6 +67,8 @@ class TimingSettings:
     """Milliseconds."""
 
     request_deadline_ms: int = 600_000
+    ttft_target_ms: int | None = None
+    """Interactive requests that would wait longer for their first token are refused with 503; None: all wait."""
     status_wait_ms: int = 15_000
     """How long a streamed reply's status waits for the first token; then keep-alive comments, as far apart.
     """

@@ -18,6 +18,7 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         self.released = asyncio.Event()
         self.routed = asyncio.Event()
         self.refusal: router_pb2.Refusal | None = None
+        self.estimates = router_pb2.Estimates(ttft_ms=7.0)
         self.hold: asyncio.Event | None = None
         """Route waits for it."""
         self.port = 0
@@ -60,7 +61,7 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
                     ),
                     reason="first",
                     reservation_id=f"reservation-{len(self.routes)}",
-                    estimates=router_pb2.Estimates(ttft_ms=7.0),
+                    estimates=self.estimates,
                 )
                 return router_pb2.RouteReply(placement=placement)
         refusal = router_pb2.Refusal(code="unavailable", message="no worker is ready", retry_after_ms=50)

@@ -42,6 +42,8 @@ class FakeReply:
     break_at: int | None = None
     """Breaks the whole session before this step."""
     first_offset: int = 0
+    step_ms: float = 0.0
+    """How long a step takes at least."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         self.submitted = asyncio.Event()
         self.answered = asyncio.Event()
         """Set when the last row of a reply has been sent."""
+        self.counted: dict[str, worker_pb2.Counts] = {}
+        """What the terminal rows of each request said, summed over choices but for the prompt."""
         self.file_requests = 0
         self.ignores_cancel = False
         self.skip_sequence = False
@@ -208,6 +212,8 @@ class _FakeSession:
         tokens = [reply.tokens[min(choice, len(reply.tokens) - 1)] for choice in range(count)]
         step = 0
         while not all(running.ended):
+            if reply.step_ms:
+                await asyncio.sleep(reply.step_ms / 1000)
             if step in reply.pause_before:
                 await reply.pause_before[step].wait()
             if reply.break_at == step:
@@ -250,7 +256,7 @@ class _FakeSession:
         self, running: _Running, choice: int, reason: worker_pb2.FinishReason.ValueType
     ) -> worker_pb2.Finish:
         prompt = len(running.submit.prompt[0].tokens.ids)
-        return worker_pb2.Finish(
+        finish = worker_pb2.Finish(
             reason=reason,
             error_code=running.reply.error_code,
             error_message="the fake worker was told to fail" if running.reply.error_code else "",
@@ -265,6 +271,11 @@ class _FakeSession:
             ),
             clocks=worker_pb2.EngineClocks(engine_queue_ms=1.5, engine_ttft_ms=2.5, engine_total_ms=3.5),
         )
+        counts = self._worker.counted.setdefault(running.submit.request_id, worker_pb2.Counts())
+        counts.prompt_tokens = prompt
+        counts.cached_tokens = finish.counts.cached_tokens
+        counts.emitted_tokens += finish.counts.emitted_tokens
+        return finish
 
     async def _cancel(self, cancel: worker_pb2.Cancel) -> None:
         self._worker.cancels.append(cancel)
