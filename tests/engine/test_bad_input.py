@@ -9,6 +9,7 @@ import pytest
 from ridgeline_contracts.errors import CallerError, InvalidRequest, RidgelineError, Unsupported
 from ridgeline_contracts.ids import Attempt, RequestId
 from ridgeline_contracts.sampling import MAX_LOGIT_BIAS_ENTRIES, MAX_LOGPROBS, SamplingParams
+from ridgeline_engine.checks import MAX_STOP_TOKEN_IDS
 from ridgeline_engine.engine import MAX_CHOICES
 from ridgeline_engine.request import FinishReason, Request, RequestKey
 from ridgeline_testing.fake_executor import VOCAB_TOKENS, expected_output
@@ -61,9 +62,9 @@ BAD = [
         id="least-above-most",
     ),
     pytest.param(
-        _sampling(max_tokens=2**31 - 1, min_tokens=2**31 - 1),
+        _sampling(max_tokens=2**31 - 1, min_tokens=476),
         InvalidRequest,
-        f"min_tokens={2**31 - 1}",
+        "min_tokens=476 cannot be reached: the prompt leaves room for 475",
         id="a-least-that-no-context-holds",
     ),
     # Each parameter on its own.
@@ -121,6 +122,18 @@ BAD = [
         InvalidRequest,
         f"logit_bias has {MAX_LOGIT_BIAS_ENTRIES + 1} entries",
         id="bias-of-many",
+    ),
+    pytest.param(
+        _sampling(logit_bias=((1, 1.0), (1, -1.0))),
+        InvalidRequest,
+        "names token 1 twice",
+        id="bias-given-twice",
+    ),
+    pytest.param(
+        _sampling(stop_token_ids=(1,) * (MAX_STOP_TOKEN_IDS + 1)),
+        InvalidRequest,
+        f"stop_token_ids has {MAX_STOP_TOKEN_IDS + 1} entries",
+        id="too-many-stop-ids",
     ),
     # The request around them.
     pytest.param({"choices": 0}, InvalidRequest, "n=0: give at least 1", id="no-choice"),

@@ -7,8 +7,12 @@ from ridgeline_contracts.step import StepCoefficients, StepShape
 from ridgeline_engine.drafting import OpenLaunch
 from ridgeline_engine.ledger import StepLedger
 from ridgeline_engine.pipeline import Completion
+from ridgeline_engine.policy.preemption_log import PreemptionCause, PreemptionLog
 from ridgeline_engine.request import FinishReason
 from ridgeline_engine.seam import Generation, LaunchId, RowPlan, SlotId, StepPlan, StepResult
+from ridgeline_roofline.decisions.decision import Decision
+from ridgeline_roofline.decisions.preemption import PreemptionKind
+from ridgeline_testing.sequences import sequence
 
 GUESS = StepCoefficients(1.0, 0.0, 0.0, 0.0, 0.0)
 SHAPE = StepShape(decode_rows=2, context_tokens=40, prefill_tokens=7, prefill_context_tokens=24)
@@ -29,7 +33,10 @@ def _completion(*, started_ms: float, completed_ms: float, host_ms: float = 0.5)
 
 
 def _metrics(ledger: StepLedger) -> Any:
-    return ledger.metrics(preemptions=3, waiting=2, running=1)
+    log = PreemptionLog()
+    for _ in range(3):
+        log.add(sequence(), PreemptionCause.POOL, Decision(PreemptionKind.RECOMPUTE, "so"), now_ms=1.0)
+    return ledger.metrics(log, waiting=2, running=1)
 
 
 def test_a_steps_time_is_the_devices_and_the_hosts() -> None:
