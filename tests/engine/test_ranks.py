@@ -83,5 +83,8 @@ def test_every_policy_ranks_totally_and_repeatably(name: str) -> None:
 
 
 def test_an_unknown_policy_stops_the_start_and_lists_what_there_is() -> None:
-    with pytest.raises(SettingsError, match=r"policy='best' is unknown.*fair, fcfs, shortest"):
+    with pytest.raises(
+        SettingsError, match=r"^policy='best' is unknown: give one of fair, fcfs, shortest$"
+    ) as refused:
         policy_named("best")
+    assert refused.value.param == "policy"
