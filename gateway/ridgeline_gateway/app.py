@@ -124,8 +124,15 @@ async def _arrival(request: Request, parts: AppParts) -> Arrival:
 
 def _reply(run: Run, renderer: Renderer, parts: AppParts, *, stream: bool) -> RunReply:
     if stream:
-        wait_ms = parts.timing.status_wait_ms
-        return StreamReply(run, renderer, clock=parts.clock, metrics=parts.metrics, wait_ms=wait_ms)
+        timing = parts.timing
+        return StreamReply(
+            run,
+            renderer,
+            clock=parts.clock,
+            metrics=parts.metrics,
+            wait_ms=timing.status_wait_ms,
+            stall_ms=timing.write_stall_ms,
+        )
     return WholeReply(run, renderer, clock=parts.clock, metrics=parts.metrics)
 
 

@@ -90,7 +90,12 @@ class Gateway:
             background=self.background,
             random_bytes=random_bytes,
         )
-        self.quota = QuotaDesk(stores.accounts, clock=clock, gateway_id=settings.identity.gateway_id)
+        self.quota = QuotaDesk(
+            stores.accounts,
+            Backlog(settings.store.backlog_file),
+            clock=clock,
+            gateway_id=settings.identity.gateway_id,
+        )
         self.prices = PriceBook(stores.tenants, clock=clock, cache_ms=timing.key_cache_ms)
         admission = Admission(
             fleet,

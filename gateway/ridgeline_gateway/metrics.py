@@ -71,9 +71,17 @@ class GatewayMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._cut = Counter(
+            "ridgeline_gateway_slow_readers_cut",
+            "Streams that were ended because their client took nothing for too long.",
+            registry=registry,
+        )
         self._running = Gauge(
             "ridgeline_gateway_requests_in_flight", "Requests that are generating now.", registry=registry
         )
+
+    def slow_reader_cut(self) -> None:
+        self._cut.inc()
 
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""

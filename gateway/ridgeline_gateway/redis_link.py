@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ridgeline_contracts.errors import PeerError, SettingsError
 
 _RETRY_MS = 1000
-_CONNECT_TIMEOUT_S = 1.0
+_CONNECT_TIMEOUT_S = 2.0
 _SOCKET_TIMEOUT_S = 2.0
 
 

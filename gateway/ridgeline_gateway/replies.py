@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import orjson
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ridgeline_gateway.api_errors import error_object
+from ridgeline_gateway.connection import abort_of
 from ridgeline_gateway.metrics import GatewayMetrics
 from ridgeline_gateway.render import Renderer
 from ridgeline_gateway.request_log import log_run
@@ -30,8 +31,10 @@ class RunReply(Response):
         self._renderer = renderer
         self._clock = clock
         self._metrics = metrics
+        self._abort_connection: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._abort_connection = abort_of(scope)
         settled = False
         try:
             async with self._metrics.running():
@@ -85,25 +88,45 @@ class WholeReply(RunReply):
 class StreamReply(RunReply):
     """Server-sent events. The status waits for the first token or `wait_ms`; after that, silences are filled
     with comments so that no proxy takes the connection for dead. A failure after the status is an error
-    event, no [DONE].
+    event, no [DONE]. A reader that is behind pauses its own reply; one that takes nothing for `stall_ms` is cut.
     """
 
     def __init__(
-        self, run: Run, renderer: Renderer, *, clock: Clock, metrics: GatewayMetrics, wait_ms: float
+        self,
+        run: Run,
+        renderer: Renderer,
+        *,
+        clock: Clock,
+        metrics: GatewayMetrics,
+        wait_ms: float,
+        stall_ms: float,
     ) -> None:
         super().__init__(run, renderer, clock=clock, metrics=metrics)
         self._wait_ms = wait_ms
+        self._stall_ms = stall_ms
         self._begun = False
         self._sent_at_ms = clock.monotonic_ms()
+        self._is_writing = False
+        self._commenting: asyncio.Future[None] | None = None
         self._sending = asyncio.Lock()
 
     async def _work(self, send: Send) -> None:
-        filler = asyncio.create_task(self._fill_silence(send))
+        streaming = asyncio.create_task(self._stream(send))
+        watching = asyncio.create_task(self._watch(send))
         try:
-            await self._stream(send)
+            await asyncio.wait((streaming, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not streaming.done():
+                watching.result()
+                self._metrics.slow_reader_cut()
+                # What waits for a reader that does not read must not wait any longer.
+                self._abort_connection()
+                raise Cancelled("the client did not read its reply")
+            streaming.result()
         finally:
-            filler.cancel()
-            await asyncio.gather(filler, return_exceptions=True)
+            tasks = [streaming, watching, *([] if self._commenting is None else [self._commenting])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _stream(self, send: Send) -> None:
         try:
@@ -128,15 +151,35 @@ class StreamReply(RunReply):
             if not self._begun:
                 self._begun = True
                 await send(_start(self._stream_headers()))
+            # Returns at once, unless more waits for the reader than the connection may hold.
+            self._is_writing = True
             await send({"type": "http.response.body", "body": body, "more_body": not last})
+            self._is_writing = False
             self._sent_at_ms = self._clock.monotonic_ms()
 
-    async def _fill_silence(self, send: Send) -> None:
+    async def _watch(self, send: Send) -> None:
+        """Fills silences with comments; returns when one write has been under way for too long."""
+        stalled_at_ms, stalled_since_ms = -1.0, 0.0
         while True:
-            silent_ms = self._clock.monotonic_ms() - self._sent_at_ms
-            await asyncio.sleep(max(0.0, self._wait_ms - silent_ms) / 1000)
-            if self._clock.monotonic_ms() - self._sent_at_ms >= self._wait_ms:
-                await self._send(send, _COMMENT)
+            now_ms, sent_at_ms = self._clock.monotonic_ms(), self._sent_at_ms
+            if self._is_writing:
+                if stalled_at_ms == sent_at_ms and now_ms - stalled_since_ms >= self._stall_ms:
+                    return
+                if stalled_at_ms != sent_at_ms:
+                    stalled_at_ms, stalled_since_ms = sent_at_ms, now_ms
+                await asyncio.sleep(self._stall_ms / 4000)
+                continue
+            stalled_at_ms = -1.0
+            silent_ms = now_ms - sent_at_ms
+            if silent_ms >= self._wait_ms:
+                await self._comment(send)
+            else:
+                await asyncio.sleep(min(self._wait_ms - silent_ms, self._stall_ms / 4) / 1000)
+
+    async def _comment(self, send: Send) -> None:
+        # Not awaited to its end: a write that stalls is what the watch is there to see.
+        self._commenting = asyncio.ensure_future(self._send(send, _COMMENT))
+        await asyncio.wait((self._commenting,), timeout=self._stall_ms / 4000)
 
     def _stream_headers(self) -> dict[str, str]:
         return {

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.errors import SettingsError
 
+from ridgeline_gateway.connection import BoundedConnection
 from ridgeline_gateway.gateway import Gateway
 from ridgeline_gateway.settings import GatewaySettings
 from ridgeline_gateway.stores import open_stores
@@ -103,7 +104,7 @@ def _server(app: FastAPI, *, limit_s: float) -> _Server:
         uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=BoundedConnection,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -41,6 +41,10 @@ class StoreSettings:
         return self.data_dir / "quota.sqlite3"
 
     @property
+    def backlog_file(self) -> Path:
+        return self.data_dir / "unsettled.jsonl"
+
+    @property
     def tokenizers_dir(self) -> Path:
         return self.data_dir / "tokenizers"
 
@@ -72,6 +76,8 @@ class TimingSettings:
     status_wait_ms: int = 15_000
     """How long a streamed reply's status waits for the first token; then keep-alive comments, as far apart.
     """
+    write_stall_ms: int = 20_000
+    """A stream whose client takes nothing for so long, with its buffers full, is cut."""
     connect_wait_ms: int = 5_000
     """How long a placed request waits for the session with its worker."""
     retry_wait_ms: int = 30_000

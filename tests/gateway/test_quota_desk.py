@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ridgeline_contracts.clock import VirtualClock
-from ridgeline_contracts.errors import InvalidRequest, InvariantError, RateLimited
+from ridgeline_contracts.errors import InvalidRequest, InvariantError, RateLimited, SettingsError
 from ridgeline_contracts.ids import ModelName, RequestId, TenantId
 from ridgeline_gateway.ledger.record import LedgerEntry
 from ridgeline_gateway.quota.account import LeaseId
+from ridgeline_gateway.quota.backlog import Backlog
 from ridgeline_gateway.quota.desk import QuotaDesk
 from ridgeline_gateway.quota.limits import Amounts, BucketLimits
 from ridgeline_gateway.quota.redis_store import RedisAccounts
@@ -23,13 +25,15 @@ ACME = Tenant(TenantId("acme"), "Acme", quota=BucketLimits(rate_micro_per_s=1, b
 class Office:
     """Desks of several gateways over one Redis."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, folder: Path) -> None:
+        self.folder = folder
         self.server = server
         self.clock = VirtualClock()
-        self.desks = [self._desk(server.url, f"gateway-{index}") for index in range(2)]
+        self.desks = [self.desk(server.url, f"gateway-{index}") for index in range(2)]
 
-    def _desk(self, url: str, gateway_id: str) -> QuotaDesk:
-        return QuotaDesk(RedisAccounts(RedisLink(url)), clock=self.clock, gateway_id=gateway_id)
+    def desk(self, url: str, gateway_id: str) -> QuotaDesk:
+        backlog = Backlog(self.folder / f"{gateway_id}.jsonl")
+        return QuotaDesk(RedisAccounts(RedisLink(url)), backlog, clock=self.clock, gateway_id=gateway_id)
 
     async def tick(self) -> None:
         for desk in self.desks:
@@ -43,8 +47,8 @@ class Office:
 
 
 @pytest.fixture
-async def office(redis_server: Any) -> AsyncIterator[Office]:
-    made = Office(redis_server)
+async def office(redis_server: Any, tmp_path: Path) -> AsyncIterator[Office]:
+    made = Office(redis_server, tmp_path)
     yield made
     for desk in made.desks:
         await desk.close()
@@ -136,10 +140,10 @@ async def test_a_redis_that_restarts_empty_is_told_what_runs_and_what_was_just_s
     assert (await desk.standing(ACME)).reserved_micro == 0
 
 
-async def test_leases_of_live_requests_are_renewed_and_others_run_out(redis_url: str) -> None:
+async def test_leases_of_live_requests_are_renewed_and_others_run_out(redis_url: str, tmp_path: Path) -> None:
     clock = VirtualClock()
     store = RedisAccounts(RedisLink(redis_url), lease_ms=600)
-    desk = QuotaDesk(store, clock=clock, gateway_id="one")
+    desk = QuotaDesk(store, Backlog(tmp_path / "owed"), clock=clock, gateway_id="one")
     await desk.reserve(ACME, lease("live"), Amounts(10))
     # A gateway that died: it reserved and never comes back.
     await store.reserve(ACME.tenant_id, ACME.limits, lease("dead"), Amounts(10))
@@ -149,3 +153,30 @@ async def test_leases_of_live_requests_are_renewed_and_others_run_out(redis_url:
         await desk.tick()
     assert (await desk.standing(ACME)).reserved_micro == 10
     await desk.close()
+
+
+async def test_what_a_gateway_could_not_settle_before_its_end_it_settles_after_its_next_start(
+    office: Office,
+) -> None:
+    desk = office.desks[0]
+    grant = await desk.reserve(ACME, lease("a"), Amounts(30))
+    office.server.stop()
+    await desk.settle(grant, Amounts(9), ENTRY)
+    await desk.close()
+    path = office.folder / "gateway-0.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    office.server.start()
+    again = office.desks[0] = office.desk(office.server.url, "gateway-0")
+    assert again.unsettled == 1
+    await again.tick()
+    assert await office.charged() == [9]
+    await again.close()
+    assert not path.exists()
+
+
+def test_a_backlog_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
+    path = tmp_path / "owed.jsonl"
+    path.write_text("half a li")
+    with pytest.raises(SettingsError, match="settle by hand"):
+        Backlog(path).read()
+    assert path.exists()

@@ -2,12 +2,21 @@
 
 import asyncio
 import json
+import socket
+import struct
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from ridgeline_contracts.proto import router_pb2
+from ridgeline_gateway.connection import (
+    SEND_BUFFER_BYTES,
+    USER_TIMEOUT_MS,
+    WRITE_BUFFER_BYTES,
+    BoundedConnection,
+)
 from ridgeline_gateway.quota.limits import MICRO, BucketLimits
 
 QUOTA = BucketLimits(rate_micro_per_s=1, burst_micro=10_000 * MICRO)
@@ -205,3 +214,93 @@ async def test_a_slow_reader_slows_only_itself(platform: Any, served: str, heade
             assert other.status_code == 200
             text = "".join([part async for part in slow.aiter_text()])
     assert text.endswith("data: [DONE]\n\n")
+
+
+def raw_reader(url: str, key: str, body: dict[str, Any]) -> socket.socket:
+    """A client with a tiny receive buffer that has sent its request and reads nothing."""
+    address = urlsplit(url)
+    assert address.hostname is not None
+    opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    opened.connect((address.hostname, address.port))
+    content = json.dumps(body).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    opened.sendall(head.encode() + content)
+    return opened
+
+
+async def test_readers_that_stop_are_paused_then_cut_and_cancelled_while_others_are_served(
+    model_files: Any, tmp_path: Path, gateway_over_fakes: Any, serve: Any
+) -> None:
+    """Replies larger than every buffer on the way: each one's work ends, its slot and its quota come back."""
+    async with (
+        gateway_over_fakes(model_files, tmp_path, timing={"write_stall_ms": 600}) as platform,
+        serve(platform.gateway.app) as url,
+    ):
+        await platform.put_tenant(quota=QUOTA)
+        endless = platform.worker.made([[40] * 1_000_000], step_tokens=2, step_ms=1)
+        short = platform.worker.made([[40, 41]])
+        platform.worker.reply_for = lambda submit: endless if submit.sampling.max_tokens == 900 else short
+        readers = [
+            await asyncio.to_thread(
+                raw_reader, url, platform.key, chat(stream=True, max_tokens=900, logprobs=True)
+            )
+            for _ in range(5)
+        ]
+        headers = {"authorization": f"Bearer {platform.key}"}
+        async with (
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client,
+            asyncio.timeout(60),
+        ):
+            while len(platform.worker.cancels) < 5:
+                assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+        await platform.settled()
+        assert await platform.reserved_micro() == 0
+        assert platform.gateway.links.open_requests() == 0
+        exposition = (await platform.admin.get("/metrics")).text
+        assert "ridgeline_gateway_slow_readers_cut_total 5.0" in exposition
+        for reader in readers:
+            reader.close()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+async def test_a_client_that_vanishes_cancels_within_a_step(
+    platform: Any, served: str, headers: Any, reset: bool
+) -> None:
+    platform.worker.answer([[40] * 100_000], step_ms=5)
+    reader = await asyncio.to_thread(raw_reader, served, platform.key, chat(stream=True))
+    await platform.worker.submitted.wait()
+    if reset:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reader.close()
+    await asyncio.wait_for(platform.worker.cancelled.wait(), 5)
+    await charged_and_free_of_quota(platform)
+
+
+async def charged_and_free_of_quota(platform: Any) -> None:
+    await platform.settled()
+    assert await platform.reserved_micro() == 0
+    assert platform.gateway.links.open_requests() == 0
+
+
+async def test_a_connection_is_bounded_and_a_dead_peer_is_found(
+    platform: Any, served: str, headers: Any
+) -> None:
+    found: list[Any] = []
+    made = BoundedConnection.connection_made
+
+    def look(self: Any, transport: Any) -> None:
+        made(self, transport)
+        found.append(transport)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BoundedConnection, "connection_made", look)
+        async with httpx.AsyncClient(base_url=served, headers=headers) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            opened = found[0].get_extra_info("socket")
+            assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * SEND_BUFFER_BYTES
+            assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT_MS
+            assert found[0].get_write_buffer_limits()[1] == WRITE_BUFFER_BYTES

@@ -10,6 +10,7 @@ from ridgeline_contracts.errors import InvariantError, RateLimited
 from ridgeline_contracts.ids import TenantId
 
 from ridgeline_gateway.quota.account import LeaseId
+from ridgeline_gateway.quota.backlog import Backlog
 from ridgeline_gateway.quota.limits import Amounts
 from ridgeline_gateway.quota.local_share import LocalShare
 from ridgeline_gateway.quota.steps import Standing, Status, StepResult, refusal, standing_after
@@ -61,14 +62,18 @@ class _Settlement:
 class QuotaDesk:
     """Reserves, tops up, settles. `keep` must run: it renews leases and repeats what a lost store did not take."""
 
-    def __init__(self, store: AccountStore, *, clock: Clock, gateway_id: str) -> None:
+    def __init__(self, store: AccountStore, backlog: Backlog, *, clock: Clock, gateway_id: str) -> None:
         self._store = store
         self._clock = clock
         self._gateway_id = gateway_id
         self._replicas = 1
         self._open: dict[LeaseId, Grant] = {}
         self._settling: set[LeaseId] = set()
-        self._pending: dict[LeaseId, _Settlement] = {}
+        self._backlog = backlog
+        self._pending: dict[LeaseId, _Settlement] = {
+            lease_id: _Settlement(tenant, lease_id, charged, entry)
+            for tenant, lease_id, charged, entry in backlog.read()
+        }
         self._recent: deque[tuple[float, _Settlement]] = deque()
         self._seen: dict[TenantId, StepResult] = {}
         self._local: LocalShare | None = None
@@ -171,10 +176,13 @@ class QuotaDesk:
             return
 
     async def close(self) -> None:
-        """A last try for what is not settled, then the store."""
+        """A last try for what is not settled, then the store. What it does not take is kept for the next start."""
         await self.tick()
         if self._pending:
             _log.error("quota.unsettled count=%d", len(self._pending))
+        self._backlog.write(
+            [(each.tenant, each.lease_id, each.charged, each.entry) for each in self._pending.values()]
+        )
         await self._store.close()
 
     async def _synchronised(self) -> None:

@@ -13,6 +13,7 @@ from ridgeline_contracts.capabilities import Capabilities
 from ridgeline_contracts.clock import SystemClock
 from ridgeline_contracts.ids import GatewayId, Incarnation, TenantId
 from ridgeline_contracts.keys import generate_key, hash_key
+from ridgeline_gateway.connection import BoundedConnection
 from ridgeline_gateway.gateway import Gateway, GatewayStores
 from ridgeline_gateway.quota.sqlite_store import SqliteAccounts
 from ridgeline_gateway.quota.steps import Standing
@@ -151,7 +152,14 @@ async def gateway_platform(
 async def serving(app: Any) -> AsyncIterator[str]:
     server = _QuietServer(
         uvicorn.Config(
-            app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none", loop="asyncio"
+            app,
+            host="127.0.0.1",
+            port=0,
+            lifespan="off",
+            log_config=None,
+            ws="none",
+            loop="asyncio",
+            http=BoundedConnection,
         )
     )
     task = asyncio.create_task(server.serve())
