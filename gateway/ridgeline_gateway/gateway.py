@@ -21,6 +21,7 @@ from ridgeline_gateway.generation import Fleet
 from ridgeline_gateway.health import Health
 from ridgeline_gateway.metrics import GatewayMetrics
 from ridgeline_gateway.prices.book import PriceBook
+from ridgeline_gateway.quota.backlog import Backlog
 from ridgeline_gateway.quota.desk import QuotaDesk
 from ridgeline_gateway.quota.estimate import KvEstimator, OutputEstimator
 from ridgeline_gateway.quota.store import AccountStore
