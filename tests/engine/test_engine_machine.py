@@ -47,7 +47,8 @@ GROUPS = {
     "window beside full": (kv_group(0), kv_group(1, window_tokens=20)),
     "windows alone": (kv_group(0, window_tokens=40), kv_group(1, block_tokens=32, window_tokens=33)),
 }
-SHARED = tuple((17 * index) % 40 for index in range(70))
+SHARED = tuple((17 * index) % 40 for index in range(80))
+LONGEST_SHARED_TOKENS = 70
 CONTEXT_TOKENS = 120
 
 
@@ -138,20 +139,23 @@ class EngineMachine(RuleBasedStateMachine):
         self.seen_events = 0
 
     @rule(
-        shared=st.integers(0, len(SHARED)),
-        tail=st.lists(st.integers(0, 39), min_size=1, max_size=20).map(tuple),
+        text=st.sampled_from([0, 0, 0, 9]),
+        shared=st.sampled_from([0, 16, 32, 48, 64]) | st.integers(0, LONGEST_SHARED_TOKENS),
+        tail=st.sampled_from([(1,), (1, 2), SHARED[:16]])
+        | st.lists(st.integers(0, 39), min_size=1, max_size=20).map(tuple),
         temperature=st.sampled_from([0.0, 1.0]),
         max_tokens=st.integers(1, 30),
         min_tokens=st.sampled_from([0, 0, 3]),
         penalty=st.sampled_from([0.0, 0.0, 1.0]),
-        choices=st.sampled_from([1, 1, 1, 3]),
-        emitted=st.integers(0, 6),
+        choices=st.sampled_from([1, 1, 1, 1, 3]),
+        emitted=st.sampled_from([0, 0, 0, 1, 6]),
         priority=st.sampled_from(PriorityClass),
         patience_ms=st.sampled_from([None, None, 5.0, 60.0]),
         salt=st.sampled_from([b"", b"", b"another"]),
     )
     def submit(
         self,
+        text: int,
         shared: int,
         tail: tuple[int, ...],
         temperature: float,
@@ -164,7 +168,7 @@ class EngineMachine(RuleBasedStateMachine):
         patience_ms: float | None,
         salt: bytes,
     ) -> None:
-        prompt = SHARED[:shared] + tail
+        prompt = SHARED[text : text + shared] + tail
         if len(prompt) + emitted >= self.limit:
             return
         self.arrivals += 1
@@ -203,8 +207,10 @@ class EngineMachine(RuleBasedStateMachine):
             )
         )
 
-    @rule(which=st.integers(0, 100))
-    def cancel(self, which: int) -> None:
+    @rule(which=st.integers(0, 100), chance=st.integers(0, 3))
+    def cancel(self, which: int, chance: int) -> None:
+        if chance:
+            return
         live = sorted({key for (key, _), found in self.expected.items() if found.finished is None})
         if not live:
             return
@@ -223,14 +229,16 @@ class EngineMachine(RuleBasedStateMachine):
     def complete(self) -> None:
         self.receive(self.engine.complete())
 
-    @rule(times=st.integers(1, 8))
+    @rule(times=st.integers(1, 24))
     def steps(self, times: int) -> None:
         for _ in range(times):
             self.receive(self.engine.step())
 
-    @rule()
-    def clear_cache(self) -> None:
-        self.engine.clear_prefix_cache()
+    @rule(chance=st.integers(0, 9))
+    def clear_cache(self, chance: int) -> None:
+        """Seldom: else nothing would ever be hit, or evicted."""
+        if chance == 0:
+            self.engine.clear_prefix_cache()
 
     def receive(self, rows: list[OutputRow]) -> None:
         for row in rows:

@@ -131,6 +131,8 @@ class FakeExecutor:
         self._slots: dict[SlotId, _Slot] = {}
         self._generations: dict[SlotId, int] = {}
         self._open: dict[LaunchId, StepPlan] = {}
+        self._touched: dict[LaunchId, dict[tuple[SlotId, int], set[tuple[GroupId, BlockId]]]] = {}
+        """By open launch and owner of a slot: the blocks that its queries may see."""
         self._results: dict[LaunchId, StepResult] = {}
         self.plans: list[StepPlan] = []
         self.faults: dict[tuple[int, ...], str] = {}
@@ -167,6 +169,14 @@ class FakeExecutor:
         self._open[plan.launch] = plan
         for row in plan.rows:
             self._slots[row.slot].open_rows.append(row)
+        self._touched[plan.launch] = {
+            (row.slot, row.generation): {
+                (group.group, block)
+                for group in self._kv_groups
+                for block in self._seen(self._slots[row.slot], group)
+            }
+            for row in plan.rows
+        }
         return plan.launch
 
     def sample(self, launch: LaunchId, masks: Mapping[SlotId, TokenMask]) -> None:
@@ -177,7 +187,7 @@ class FakeExecutor:
 
     def complete(self, launch: LaunchId) -> StepResult:
         assert launch == min(self._open)
-        del self._open[launch]
+        del self._open[launch], self._touched[launch]
         result = self._results[launch]
         for done in result.rows:
             if self._generations[done.slot] == done.generation and done.slot in self._slots:
@@ -258,6 +268,14 @@ class FakeExecutor:
         host = self._host_blocks[copy.group]
         assert copy.kind is not CopyKind.SWAP_IN or 0 <= copy.source < host
         assert copy.kind is not CopyKind.SWAP_OUT or 0 <= copy.target < host
+        if copy.kind is CopyKind.SWAP_OUT:
+            assert not any(
+                (earlier.kind, earlier.group, earlier.source) == (CopyKind.SWAP_IN, copy.group, copy.target)
+                for plan in self._open.values()
+                for earlier in plan.copies
+            ), "a host block was written while an open launch may read it"
+        else:
+            self._assert_untouched(copy.group, copy.target, by=None)
         for offset in range(self._block_tokens(copy.group)):
             found = source.get((copy.group, copy.source, offset))
             if found is None:
@@ -270,7 +288,14 @@ class FakeExecutor:
             block = self._slots[row.slot].tables[group.group][position // group.block_tokens]
             users = [slot for slot, each in self._slots.items() if block in self._seen(each, group)]
             assert users == [row.slot], "a shared block was written"
+            self._assert_untouched(group.group, block, by=(row.slot, row.generation))
             self._memory[group.group, block, position % group.block_tokens] = (position, token)
+
+    def _assert_untouched(self, group: GroupId, block: BlockId, *, by: tuple[SlotId, int] | None) -> None:
+        """No other owner's row of a launch that has not completed may see a block that is written."""
+        for owners in self._touched.values():
+            for owner, blocks in owners.items():
+                assert owner == by or (group, block) not in blocks, "a block was written under an open launch"
 
     def _seen(self, slot: _Slot, group: KVGroup) -> list[BlockId]:
         """The table but for what no query of the slot sees any more: that may be anybody's by now."""
