@@ -23,8 +23,8 @@ from ridgeline_contracts.blockhash import HashScope, block_hashes
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId, KVDtype, KVGroup, KVKind
 from ridgeline_engine.block_pool import BlockPool
+from ridgeline_engine.cached_block import TOKEN_BYTES, CachedBlock, pack_tokens
 from ridgeline_engine.kv_index import KVIndex
-from ridgeline_engine.prefix_cache import TOKEN_BYTES, CachedBlock, pack_tokens
 
 GROUP = KVGroup(GroupId(0), (0,), KVKind.FULL, 16, 1, 64, KVDtype.BF16)
 SCOPE = HashScope(b"a tenant", "weights")
@@ -139,7 +139,7 @@ def _lookups(cache: Cache, known: Sequence[Prompt]) -> tuple[list[float], list[f
     """Seconds of each prompt's look-up and of its plain walk. While one prompt is looked up its neighbour is walked,
     then the other way round: neither side finds in the processor's caches what the other just read."""
     index = cache.index.caches[GROUP.group]
-    plain = {each.block_hash: each for each in index.entries(list(index.blocks()))}
+    plain = {each.block_hash: each for each in index.all_entries()}
     lookup, walk = list[float](), list[float]()
     for shift in (0, 1):
         for number, prompt in enumerate(known):

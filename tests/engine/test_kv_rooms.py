@@ -9,7 +9,9 @@ from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.kv import BlockId, GroupId
 from ridgeline_contracts.sampling import SamplingParams
 from ridgeline_engine.block_pool import BlockPool
-from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache, pack_tokens
+from ridgeline_engine.cached_block import CachedBlock, pack_tokens
+from ridgeline_engine.prefix_cache import PrefixCache
+from ridgeline_engine.prefix_reach import stranded
 from ridgeline_engine.request import PriorityClass
 from ridgeline_engine.seam import CopyKind
 from ridgeline_roofline.decisions.preemption import PreemptionKind
@@ -217,5 +219,5 @@ def test_nothing_is_stored_behind_a_block_that_was_evicted() -> None:
     assert cache.store(middle) is middle
     cache.forget([middle])
     assert cache.store(tail) is None
-    assert cache.stranded() == []
+    assert stranded(cache) == []
     cache.check()

@@ -8,8 +8,10 @@ from ridgeline_contracts.blockhash import HashScope, block_hashes, root_hash
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId
+from ridgeline_engine.cached_block import CachedBlock, pack_tokens
 from ridgeline_engine.kv_events import KVStored
-from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache, pack_tokens
+from ridgeline_engine.prefix_cache import PrefixCache
+from ridgeline_engine.prefix_reach import stranded, useless_without, with_descendants
 
 G0 = GroupId(0)
 SCOPE = HashScope(b"tenant-a", "weights-1")
@@ -139,11 +141,11 @@ def test_plain_lru_strands_tails_and_tails_first_strand_nothing() -> None:
     plain, ours = _cache(16), _cache(16)
     for cache in (plain, ours):
         _store(cache, TOKENS)
-    for head, tail, stranded in ((0, 2, 2), (1, 1, 1)):
+    for head, tail, lost in ((0, 2, 2), (1, 1, 1)):
         _forget(plain, head)
         _forget(ours, tail)
-        assert len(plain.stranded()) == stranded
-        assert ours.stranded() == []
+        assert len(stranded(plain)) == lost
+        assert stranded(ours) == []
 
 
 def test_what_a_window_left_behind_goes_with_its_tail() -> None:
@@ -151,12 +153,12 @@ def test_what_a_window_left_behind_goes_with_its_tail() -> None:
     _store(cache, TOKENS)
     _forget(cache, 0)
     # Blocks 1 and 2 end a hit; without 2, block 1 ends none.
-    assert cache.stranded() == []
+    assert stranded(cache) == []
     gone = cache.entries([BlockId(2)])
     cache.forget(gone)
-    assert [entry.block for entry in cache.stranded()] == [1]
-    assert [entry.block for entry in cache.useless_without(gone, holders=lambda _block: 0)] == [1]
-    assert cache.useless_without(gone, holders=lambda _block: 1) == []
+    assert [entry.block for entry in stranded(cache)] == [1]
+    assert [entry.block for entry in useless_without(cache, gone, holders=lambda _block: 0)] == [1]
+    assert useless_without(cache, gone, holders=lambda _block: 1) == []
 
 
 def test_a_block_that_is_not_whole_is_a_bug() -> None:
@@ -219,7 +221,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 100))
     def distrust(self, choice: int) -> None:
         blocks = sorted(self.truth)[choice % max(1, len(self.truth)) :][:1]
-        gone = self.cache.with_descendants(blocks)
+        gone = with_descendants(self.cache, blocks)
         bases = [self.truth[block] for block in blocks]
         assert {entry.block for entry in gone} == {
             block
@@ -249,8 +251,8 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def indexes_agree(self) -> None:
         self.cache.check()
-        assert set(self.cache.blocks()) == set(self.truth)
-        assert {entry.block for entry in self.cache.stranded()} == set(self.truth) - self._reachable()
+        assert {entry.block for entry in self.cache.all_entries()} == set(self.truth)
+        assert {entry.block for entry in stranded(self.cache)} == set(self.truth) - self._reachable()
 
 
 class WindowCacheMachine(CacheMachine):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.kv import BlockId, GroupId, KVGroup
 
-from ridgeline_engine.block_pool import BlockCounts, BlockPool
-from ridgeline_engine.prefix_cache import CachedBlock
+from ridgeline_engine.block_group import BlockCounts
+from ridgeline_engine.block_pool import BlockPool
+from ridgeline_engine.cached_block import CachedBlock
 from ridgeline_engine.seam import BlockCopy, CopyKind, LaunchId
 from ridgeline_engine.sequence import Sequence as EngineSequence
 

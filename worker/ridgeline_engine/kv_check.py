@@ -7,8 +7,10 @@ from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.kv import BlockId, GroupId, KVGroup
 
 from ridgeline_engine.block_pool import BlockPool
+from ridgeline_engine.cached_block import TOKEN_BYTES
 from ridgeline_engine.kv_tables import first_seen_block
-from ridgeline_engine.prefix_cache import TOKEN_BYTES, PrefixCache
+from ridgeline_engine.prefix_cache import PrefixCache
+from ridgeline_engine.prefix_reach import stranded
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
 
@@ -33,7 +35,7 @@ def check_kv(
         for sequence in sequences:
             _check_contents(group, cache, sequence)
         _check_holders(group.group, pool, cache, sequences)
-        if group.window_tokens is None and cache.stranded():
+        if group.window_tokens is None and stranded(cache):
             raise InvariantError(f"group {group.group}: blocks are cached that no hit can reach")
 
 

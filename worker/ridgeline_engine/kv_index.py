@@ -6,9 +6,11 @@ from functools import partial
 from ridgeline_contracts.kv import BlockId, GroupId, KVGroup
 
 from ridgeline_engine.block_pool import BlockPool
+from ridgeline_engine.cached_block import TOKEN_BYTES, CachedBlock
 from ridgeline_engine.kv_events import KVCleared, KVEventLog, KVEvicted, KVStored
 from ridgeline_engine.kv_tables import GroupTable, blocks_behind
-from ridgeline_engine.prefix_cache import TOKEN_BYTES, CachedBlock, PrefixCache
+from ridgeline_engine.prefix_cache import PrefixCache
+from ridgeline_engine.prefix_reach import stranded, useless_without, with_descendants
 from ridgeline_engine.seam import LaunchId
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
@@ -86,7 +88,7 @@ class KVIndex:
                 gone = [entry for entry in entries if not cache.has_twin(entry)]
                 cache.forget(gone)
                 done.append((group, gone, []))
-                useless = cache.useless_without(gone, holders=partial(self._pool.holders, group))
+                useless = useless_without(cache, gone, holders=partial(self._pool.holders, group))
                 cache.forget(useless)
                 done[-1] = (group, gone, useless)
         except BaseException:
@@ -107,7 +109,7 @@ class KVIndex:
             cache = self.caches[group]
             for entry, block in table.twins:
                 cache.remove_twin(entry, block)
-            gone = cache.with_descendants(table.blocks)
+            gone = with_descendants(cache, table.blocks)
             cache.forget(gone)
             for entry in gone:
                 self._pool.set_hittable(group, entry.block, False)
@@ -117,7 +119,7 @@ class KVIndex:
         """Forgets everything. Tables of an earlier era store nothing any more."""
         self.era += 1
         for group, cache in self.caches.items():
-            entries = cache.entries(list(cache.blocks()))
+            entries = list(cache.all_entries())
             cache.forget(entries)
             for entry in entries:
                 self._pool.set_hittable(group, entry.block, False)
@@ -125,7 +127,7 @@ class KVIndex:
 
     def stranded_bytes(self) -> int:
         return sum(
-            len(self.caches[group.group].stranded()) * group.block_bytes
+            len(stranded(self.caches[group.group])) * group.block_bytes
             for group in self._groups
             if group.window_tokens is None
         )

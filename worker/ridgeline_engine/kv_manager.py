@@ -11,7 +11,9 @@ from math import inf
 from ridgeline_contracts.errors import Unsupported
 from ridgeline_contracts.kv import GroupId, KVGroup, KVKind
 
-from ridgeline_engine.block_pool import BlockCounts, BlockPool
+from ridgeline_engine.block_group import BlockCounts
+from ridgeline_engine.block_pool import BlockPool
+from ridgeline_engine.cached_block import CachedBlock
 from ridgeline_engine.host_pool import HostPool
 from ridgeline_engine.kv_check import check_kv, held_tokens
 from ridgeline_engine.kv_events import KVEventLog
@@ -19,7 +21,6 @@ from ridgeline_engine.kv_index import KVIndex
 from ridgeline_engine.kv_search import KVStart, PrefixSearch
 from ridgeline_engine.kv_tables import GroupTable, blocks_ahead, blocks_at_once, first_seen_block
 from ridgeline_engine.pending_prefix import PendingPrefixes
-from ridgeline_engine.prefix_cache import CachedBlock
 from ridgeline_engine.seam import ABSENT_BLOCK, BlockAppend, BlockCopy, CopyKind, LaunchId, SlotId
 from ridgeline_engine.sequence import Sequence as EngineSequence
 

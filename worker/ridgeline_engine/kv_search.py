@@ -6,8 +6,9 @@ from math import lcm
 
 from ridgeline_contracts.kv import BlockId, GroupId, KVGroup
 
+from ridgeline_engine.cached_block import CachedBlock
 from ridgeline_engine.kv_tables import first_seen_block
-from ridgeline_engine.prefix_cache import CachedBlock, PrefixCache
+from ridgeline_engine.prefix_cache import PrefixCache
 from ridgeline_engine.sequence import Sequence as EngineSequence
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ridgeline_contracts.kv import BlockId, KVGroup
 
-from ridgeline_engine.prefix_cache import CachedBlock
+from ridgeline_engine.cached_block import CachedBlock
 
 
 @dataclass(slots=True)

@@ -5,56 +5,15 @@ by the links to the blocks before it, all tokens before it are equal. Two prompt
 share.
 """
 
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
 
-from ridgeline_contracts.blockhash import HashScope, root_hash
+from ridgeline_contracts.blockhash import HashScope
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import BlockId, GroupId
 
+from ridgeline_engine.cached_block import TOKEN_BYTES, CachedBlock, same_chain
 from ridgeline_engine.kv_events import KVStored
-
-TOKEN_BYTES: Final = 4
-
-
-def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """Token ids as little-endian uint32: a twelfth of the memory of a list of them, and compared at once."""
-    packed = array("I", tokens)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-@dataclass(slots=True, eq=False)
-class CachedBlock:
-    """A whole block whose KV was computed. Its identity, not its hash, is what later blocks link to."""
-
-    block_hash: BlockHash
-    block: BlockId
-    tokens: bytes
-    """Packed by `pack_tokens`."""
-    scope: HashScope
-    parent: "CachedBlock | None"
-    children: int = 0
-    """Blocks of the index that are linked to this one."""
-
-    @property
-    def parent_hash(self) -> BlockHash:
-        return root_hash(self.scope) if self.parent is None else self.parent.block_hash
-
-
-def _same_chain(one: CachedBlock | None, other: CachedBlock | None) -> bool:
-    """Whether two blocks end equal token sequences. One step in all cases but after a head was evicted and
-    stored anew."""
-    while one is not other:
-        if one is None or other is None or one.tokens != other.tokens or one.scope != other.scope:
-            return False
-        one, other = one.parent, other.parent
-    return True
 
 
 class PrefixCache:
@@ -67,12 +26,12 @@ class PrefixCache:
         self.group = group
         self.block_tokens = block_tokens
         self._block_bytes = block_tokens * TOKEN_BYTES
-        self._behind = blocks_behind
+        self.blocks_behind = blocks_behind
         self._by_hash: dict[BlockHash, CachedBlock] = {}
         self._by_block: list[CachedBlock | None] = [None] * blocks
         self._twins: dict[CachedBlock, list[BlockId]] = {}
         """Held blocks with the same KV as an indexed one, which can take its place."""
-        self._orphans = 0
+        self.orphans = 0
         """Indexed blocks whose parent is not: 0 in a group that sees the whole text means that nothing is
         stranded."""
 
@@ -99,7 +58,7 @@ class PrefixCache:
             entry = get(block_hash)
             if entry is None or entry.tokens != packed[start : start + size]:
                 break
-            if entry.parent is not parent and not _same_chain(entry.parent, parent):
+            if entry.parent is not parent and not same_chain(entry.parent, parent):
                 break
             # Equal parents are of one scope.
             if parent is None and entry.scope != scope:
@@ -133,15 +92,15 @@ class PrefixCache:
         present = self._by_hash.get(entry.block_hash)
         if present is not None:
             same = present.tokens == entry.tokens and present.scope == entry.scope
-            return present if same and _same_chain(present.parent, entry.parent) else None
+            return present if same and same_chain(present.parent, entry.parent) else None
         if self._by_block[entry.block] is not None:
             raise InvariantError(f"block {entry.block} of group {self.group} is cached under another hash")
         orphan = entry.parent is not None and not self.is_indexed(entry.parent)
-        if orphan and self._behind is None:
+        if orphan and self.blocks_behind is None:
             return None
         if entry.parent is not None:
             entry.parent.children += 1
-        self._orphans += orphan
+        self.orphans += orphan
         self._by_hash[entry.block_hash] = entry
         self._by_block[entry.block] = entry
         return entry
@@ -156,18 +115,18 @@ class PrefixCache:
             self._twins.pop(entry, None)
             del self._by_hash[entry.block_hash]
             self._by_block[entry.block] = None
-            self._orphans += entry.children
+            self.orphans += entry.children
             if entry.parent is not None:
                 entry.parent.children -= 1
-                self._orphans -= not self.is_indexed(entry.parent)
+                self.orphans -= not self.is_indexed(entry.parent)
 
     def remember(self, gone: Sequence[CachedBlock]) -> None:
         """Undoes a `forget` of blocks without twins."""
         for entry in reversed(gone):
             if entry.parent is not None:
-                self._orphans += not self.is_indexed(entry.parent)
+                self.orphans += not self.is_indexed(entry.parent)
                 entry.parent.children += 1
-            self._orphans -= entry.children
+            self.orphans -= entry.children
             self._by_hash[entry.block_hash] = entry
             self._by_block[entry.block] = entry
 
@@ -199,46 +158,12 @@ class PrefixCache:
         self._by_block[block] = entry
         return block
 
-    def with_descendants(self, blocks: Iterable[BlockId]) -> list[CachedBlock]:
-        """The indexed ones of `blocks` and all whose text goes on from theirs. Looks through the whole index where
-        there may be any."""
-        found = set(self.entries(blocks))
-        children = sum(entry.children for entry in found) - sum(entry.parent in found for entry in found)
-        if children == 0 and self._orphans == 0:
-            return list(found)
-        descends: dict[CachedBlock, bool] = {}
-        for entry in self._by_hash.values():
-            path: list[CachedBlock] = []
-            walked: CachedBlock | None = entry
-            while walked is not None and walked not in descends:
-                path.append(walked)
-                walked = walked.parent
-            verdict = walked is not None and descends[walked]
-            for each in reversed(path):
-                verdict = verdict or self._indexed_like(each) in found
-                descends[each] = verdict
-        return [entry for entry in self._by_hash.values() if descends[entry]]
+    def all_entries(self) -> Iterator[CachedBlock]:
+        return iter(self._by_hash.values())
 
-    def useless_without(
-        self, gone: Iterable[CachedBlock], *, holders: Callable[[BlockId], int]
-    ) -> list[CachedBlock]:
-        """Free blocks that no hit can reach once `gone`, just forgotten, are not there; for a window group.
-
-        Tails go first, so what they leave behind may be less than a window: it is of no use to anybody.
-        """
-        found: dict[CachedBlock, None] = {}
-        for tail in gone if self._behind is not None else ():
-            entry = tail.parent
-            while entry is not None and self.is_indexed(entry) and holders(entry.block) == 0:
-                lost = entry.children - sum(1 for each in found if each.parent is entry)
-                if entry in found or lost or self._can_end_hit(entry):
-                    break
-                found[entry] = None
-                entry = entry.parent
-        return list(found)
-
-    def blocks(self) -> Iterator[BlockId]:
-        return (entry.block for entry in self._by_hash.values())
+    def under(self, block_hash: BlockHash) -> CachedBlock | None:
+        """What is indexed by a hash: of whose text is not asked."""
+        return self._by_hash.get(block_hash)
 
     def stored(self) -> list[KVStored]:
         """All that is indexed, neighbours joined into runs."""
@@ -249,16 +174,6 @@ class PrefixCache:
             else:
                 runs.append((entry.parent_hash, [entry.block_hash]))
         return [KVStored(parent, tuple(hashes), self.group) for parent, hashes in runs]
-
-    def stranded(self) -> list[CachedBlock]:
-        """Indexed blocks that no hit can reach. At once where there can be none; else looks through the index."""
-        if self._orphans == 0:
-            return []
-        reached: set[CachedBlock] = set()
-        for entry in self._by_hash.values():
-            if self._can_end_hit(entry):
-                reached.update(self._run(entry))
-        return [entry for entry in self._by_hash.values() if entry not in reached]
 
     def check(self) -> None:
         """Raises InvariantError unless the indexes by hash and by block, and the counts of links, agree."""
@@ -274,9 +189,9 @@ class PrefixCache:
         if any(entry.children != children.get(entry, 0) for entry in entries):
             raise InvariantError(f"group {self.group}: a block counts other links than lead to it")
         orphans = sum(entry.parent is not None and not self.is_indexed(entry.parent) for entry in entries)
-        if orphans != self._orphans:
+        if orphans != self.orphans:
             raise InvariantError(
-                f"group {self.group}: {orphans} blocks lack their parent, not {self._orphans}"
+                f"group {self.group}: {orphans} blocks lack their parent, not {self.orphans}"
             )
 
     def _ends(
@@ -293,26 +208,3 @@ class PrefixCache:
             if walked is found[index - 1]:
                 return True
         raise AssertionError("index 0 was passed")
-
-    def _run(self, entry: CachedBlock) -> Iterator[CachedBlock]:
-        """`entry` and the indexed blocks right before it, as many as a hit that ends there needs."""
-        walked: CachedBlock | None = entry
-        for _ in range(len(self._by_hash) if self._behind is None else self._behind):
-            walked = None if walked is None else self._indexed_like(walked)
-            if walked is None:
-                return
-            yield walked
-            walked = walked.parent
-
-    def _indexed_like(self, entry: CachedBlock) -> CachedBlock | None:
-        """`entry`, or the block that was stored anew with its text since it was forgotten."""
-        if self.is_indexed(entry):
-            return entry
-        again = self._by_hash.get(entry.block_hash)
-        return again if again is not None and _same_chain(again, entry) else None
-
-    def _can_end_hit(self, entry: CachedBlock) -> bool:
-        count, last = 0, entry
-        for each in self._run(entry):
-            count, last = count + 1, each
-        return last.parent is None or count == self._behind

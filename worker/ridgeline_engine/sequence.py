@@ -7,10 +7,10 @@ from ridgeline_contracts.blockhash import HashScope, extend_hashes, root_hash
 from ridgeline_contracts.ids import BlockHash
 from ridgeline_contracts.kv import GroupId
 
+from ridgeline_engine.cached_block import TOKEN_BYTES, pack_tokens
 from ridgeline_engine.kv_tables import GroupTable
 from ridgeline_engine.policy.accounts import TenantAccount
 from ridgeline_engine.policy.ranks import Rank
-from ridgeline_engine.prefix_cache import TOKEN_BYTES, pack_tokens
 from ridgeline_engine.request import Counts, EngineClocks, Request
 from ridgeline_engine.seam import Generation, LaunchId, SlotId
 

@@ -34,7 +34,7 @@ BLOCKS: tuple[Defect, ...] = (
     ),
     Defect(
         "a sharer is not counted",
-        "ridgeline_engine.block_pool:_Take.do",
+        "ridgeline_engine.block_group:Take.do",
         "found.holders[block] = held + 1",
         "found.holders[block] = 1",
         "tests/engine/test_choices.py::test_the_prompt_is_computed_once_for_all_choices",
@@ -84,7 +84,7 @@ BLOCKS: tuple[Defect, ...] = (
     Defect(
         "a tail is hit behind another head",
         f"{_CACHE}.find",
-        "entry.parent is not parent and not _same_chain(entry.parent, parent)",
+        "entry.parent is not parent and not same_chain(entry.parent, parent)",
         "False",
         f"{_CACHE_TESTS}::test_a_tail_is_not_hit_behind_a_head_that_took_the_hash_of_its_own",
     ),
@@ -134,14 +134,14 @@ BLOCKS: tuple[Defect, ...] = (
     ),
     Defect(
         "a freed block is forgotten though nobody needs the room",
-        "ridgeline_engine.block_pool:_Group.put_back",
+        "ridgeline_engine.block_group:BlockGroup.put_back",
         "if self.hittable[block]:",
         "if False:",
         f"{_HIT_TESTS}::test_a_hit_saves_whole_blocks_but_never_the_last_token",
     ),
     Defect(
         "hittable blocks go before blank ones",
-        "ridgeline_engine.block_pool:_Take.__init__",
+        "ridgeline_engine.block_group:Take.__init__",
         "len(found.blank) - count)",
         "len(found.blank) - max(0, count - len(found.kept)))",
         f"{_POOL_TESTS}::test_blank_blocks_are_handed_out_before_hittable_ones",
@@ -156,14 +156,14 @@ BLOCKS: tuple[Defect, ...] = (
     Defect(
         "KV of a faulted row is hit",
         "ridgeline_engine.kv_index:KVIndex.distrust",
-        "cache.with_descendants(table.blocks)",
+        "with_descendants(cache, table.blocks)",
         "[]",
         "tests/engine/test_engine.py::test_a_chunked_prompt_that_faults_late_leaves_no_block_in_the_cache",
     ),
     Defect(
         "a cleared cache goes on being hit",
         "ridgeline_engine.kv_index:KVIndex.clear",
-        "cache.entries(list(cache.blocks()))",
+        "list(cache.all_entries())",
         "[]",
         f"{_HIT_TESTS}::test_a_cleared_cache_is_not_hit",
     ),
@@ -261,7 +261,7 @@ BLOCKS: tuple[Defect, ...] = (
     Defect(
         "a block is stored behind one that no hit can reach",
         "ridgeline_engine.prefix_cache:PrefixCache.store",
-        "if orphan and self._behind is None:",
+        "if orphan and self.blocks_behind is None:",
         "if False:",
         f"{_ROOM_TESTS}::test_nothing_is_stored_behind_a_block_that_was_evicted",
     ),

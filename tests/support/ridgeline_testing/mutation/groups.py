@@ -17,7 +17,14 @@ _ENGINE = ("test_engine", "test_async", "test_scheduler")
 GROUPS: tuple[Group, ...] = (
     Group(
         "pool and prefix cache",
-        ("block_pool.py", "prefix_cache.py", "kv_events.py"),
+        (
+            "block_group.py",
+            "block_pool.py",
+            "cached_block.py",
+            "prefix_cache.py",
+            "prefix_reach.py",
+            "kv_events.py",
+        ),
         ("test_block_pool", "test_prefix_cache", "test_kv_events", "test_kv_rooms"),
     ),
     Group(
