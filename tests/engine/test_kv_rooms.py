@@ -81,6 +81,32 @@ def test_a_window_group_holds_no_more_than_its_window(make_bench: MakeBench, cac
     assert bench.output(key) == expected_output(_prompt(100), _sampling(60))
 
 
+def test_what_left_a_window_waits_for_the_launch_that_is_open(make_bench: MakeBench) -> None:
+    bench = make_bench(groups=WINDOWED)
+    key = bench.submit("a", _prompt(20), _sampling(80))
+    seen = set()
+    while bench.engine.has_work:
+        while bench.executor.open_launches < 2 and bench.engine.launch():
+            pass
+        bench.rows += bench.engine.complete()
+        quarantined = _kv(bench).pool.counts(G1).quarantined
+        seen.add(quarantined)
+        assert quarantined == 0 or bench.executor.open_launches == 1
+    assert max(seen) > 0
+    assert bench.output(key) == expected_output(_prompt(20), _sampling(80))
+
+
+def test_a_hit_ends_where_a_window_before_it_is_gone(make_bench: MakeBench) -> None:
+    # The window group has room for one text's window: all that stood before was evicted as the text went on.
+    bench = make_bench(groups=WINDOWED, blocks={G0: 64, G1: 5})
+    bench.submit("first", _prompt(160), _sampling(2))
+    bench.run()
+    short = bench.submit("short", _prompt(60), _sampling(9))
+    bench.run()
+    assert bench.finish(short).counts.cached_tokens == 0
+    assert bench.output(short) == expected_output(_prompt(60), _sampling(9))
+
+
 def test_a_text_through_windows_is_what_it_would_be_alone(make_bench: MakeBench) -> None:
     settings = {"max_step_tokens": 32, "min_chunk_tokens": 8}
     bench = make_bench(settings, groups=WINDOWED, blocks=14)
@@ -121,6 +147,22 @@ def test_a_swapped_sequence_goes_on_with_its_own_kv(make_bench: MakeBench, group
     assert copies.count(CopyKind.SWAP_OUT) == copies.count(CopyKind.SWAP_IN) > 0
     counts = _kv(bench).host_counts(groups[0].group)
     assert (counts.held, counts.free) == (0, counts.total)
+
+
+def test_a_block_is_copied_out_and_given_to_another_in_one_step(make_bench: MakeBench) -> None:
+    bench = _swapping(make_bench)
+    keys = [bench.submit(str(index), _prompt(14, index), _sampling(60)) for index in range(3)]
+    bench.run()
+    given_away = [
+        copy.source
+        for plan in bench.executor.plans
+        for copy in plan.copies
+        if copy.kind is CopyKind.SWAP_OUT
+        and any(copy.source in append.blocks for append in plan.appends if append.group == copy.group)
+    ]
+    assert given_away
+    for index, key in enumerate(keys):
+        assert bench.output(key) == expected_output(_prompt(14, index), _sampling(60))
 
 
 def test_host_blocks_wait_for_the_launch_that_copies_them(make_bench: MakeBench) -> None:

@@ -210,6 +210,27 @@ BLOCKS: tuple[Defect, ...] = (
         f"{_ROOM_TESTS}::test_a_text_through_windows_is_what_it_would_be_alone",
     ),
     Defect(
+        "what left a window is reused under an open launch",
+        "ridgeline_engine.kv_manager:KVManager._drop_unseen",
+        "fence=fence",
+        "fence=None",
+        f"{_ROOM_TESTS}::test_what_left_a_window_waits_for_the_launch_that_is_open",
+    ),
+    Defect(
+        "a hit is taken though the window before its end is gone",
+        "ridgeline_engine.kv_search:PrefixSearch._longest",
+        "<= first_seen_block(group, end)",
+        ">= 0",
+        f"{_ROOM_TESTS}::test_a_hit_ends_where_a_window_before_it_is_gone",
+    ),
+    Defect(
+        "blocks are handed over before they were copied out",
+        "ridgeline_engine.kv_manager:KVManager.swap_out",
+        "self._copies += copies",
+        "self._copies += [copy for copy in copies if fence is not None]",
+        f"{_ROOM_TESTS}::test_a_block_is_copied_out_and_given_to_another_in_one_step",
+    ),
+    Defect(
         "KV is copied out to the host and not in again",
         "ridgeline_engine.kv_manager:KVManager.swap_in",
         "BlockCopy(CopyKind.SWAP_IN, group, source, target)",
