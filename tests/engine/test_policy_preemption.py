@@ -99,6 +99,27 @@ def test_a_batch_sequence_never_takes_an_interactive_ones_blocks(make_bench: Mak
     assert {each.key for each in bench.engine.preemption_trace} <= set(batch)
 
 
+@pytest.mark.parametrize("preemption", ["auto", "recompute", "wait"])
+def test_no_interactive_sequence_goes_or_pauses_while_the_batch_class_holds_blocks(
+    make_bench: MakeBench, preemption: str
+) -> None:
+    settings = {"policy": "fcfs", "prefix_cache": False, "tpot_target_ms": None, "preemption": preemption}
+    bench = make_bench(settings, blocks=20)
+    long, more = _sampling(60), _sampling(40)
+    batch = bench.submit("batch", _prompt(60), long, priority=PriorityClass.BATCH)
+    bench.step()
+    for index in range(2):
+        # Much less to lose than the batch sequence has.
+        bench.submit(f"live{index}", _prompt(14 - index, index + 1), more)
+    bench.step()
+    pool: Any = bench.engine._scheduler.kv.pool
+    pool.allocate({0: pool.counts(0).free})
+    while not bench.engine.preemption_trace:
+        bench.engine.step()
+    first = bench.engine.preemption_trace[0]
+    assert (first.key, first.kind) == (batch, PreemptionKind.RECOMPUTE)
+
+
 def test_a_pause_costs_no_computation_and_is_counted_apart(make_bench: MakeBench) -> None:
     bench = make_bench({"preemption": "wait", "policy": "fcfs", "prefix_cache": False}, blocks=6)
     keys = [bench.submit(str(index), _prompt(14, index), _sampling(18 + 16 * index)) for index in range(2)]

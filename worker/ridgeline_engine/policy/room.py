@@ -104,6 +104,10 @@ class RoomMaker:
         # Who ranks first is never asked to go, not even for itself: it is the one that always gets on.
         possible = [each for each in junior if each is not running[0]]
         wait_ms = None if self._forced or sequence is running[0] else self._wait_ms(sequence)
+        batch = [each for each in possible if each.request.priority is PriorityClass.BATCH]
+        if batch and sequence.request.priority is PriorityClass.INTERACTIVE:
+            # Interactive work neither goes nor pauses while the batch class holds what it lacks.
+            possible, wait_ms = batch, None
         if not self._preempt(possible, PreemptionCause.POOL, wait_ms=wait_ms, pausing=sequence):
             return False
         return sequence.state is SequenceState.RUNNING

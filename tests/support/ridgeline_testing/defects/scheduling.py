@@ -226,6 +226,14 @@ SCHEDULING: tuple[Defect, ...] = (
         f"{_PREEMPTION_TESTS}::test_a_batch_sequence_never_takes_an_interactive_ones_blocks",
     ),
     Defect(
+        "an interactive sequence goes though the batch class holds blocks",
+        f"{_ROOM}._free_some",
+        "if batch and sequence.request.priority is PriorityClass.INTERACTIVE:",
+        "if False:",
+        f"{_PREEMPTION_TESTS}"
+        "::test_no_interactive_sequence_goes_or_pauses_while_the_batch_class_holds_blocks[recompute]",
+    ),
+    Defect(
         "a preempted sequence loses its place",
         f"{_ROOM}._take_away",
         "resumed=True",
