@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from ridgeline_contracts.blockhash import HashScope
 from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import Attempt, RequestId, TenantId
+from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.kv_tables import GroupTable
 from ridgeline_engine.policy.accounts import TenantAccount, TenantAccounts
 from ridgeline_engine.policy.waiting import WaitingQueue
 from ridgeline_engine.request import PriorityClass, Request, RequestKey
 from ridgeline_engine.seam import SlotId
-from ridgeline_engine.sequence import Family, Progress, Sequence
+from ridgeline_engine.sequence import Family, Progress, Sequence, SequenceState
 
 INTERACTIVE, BATCH = PriorityClass.INTERACTIVE, PriorityClass.BATCH
 MakeSequence = Callable[..., Sequence]
@@ -134,6 +136,18 @@ def test_the_classes_wait_apart_and_their_tokens_are_counted(make_sequence: Make
     assert later in queue
 
 
+def test_sequences_are_counted_by_class(make_sequence: MakeSequence) -> None:
+    queue = WaitingQueue(fair=True)
+    live = [make_sequence(order) for order in range(4)]
+    later = [make_sequence(order, priority=BATCH) for order in range(2)]
+    for each in (*live, *later):
+        queue.add(each)
+    queue.remove(live[1])
+    assert (queue.count(INTERACTIVE), queue.count(BATCH), len(queue)) == (3, 2, 5)
+    queue.remove(later[0])
+    assert (queue.count(INTERACTIVE), queue.count(BATCH), len(queue)) == (3, 1, 4)
+
+
 def test_what_left_the_queue_does_not_stay_in_memory(make_sequence: MakeSequence) -> None:
     queue = WaitingQueue(fair=True)
     first = make_sequence(0)
@@ -154,6 +168,76 @@ def test_check_finds_a_waiting_sequence_that_holds_a_slot(make_sequence: MakeSeq
     sequence.slot = SlotId(3)
     with pytest.raises(InvariantError, match="holds blocks or a slot"):
         queue.check()
+
+
+def test_check_finds_a_sequence_that_does_not_wait(make_sequence: MakeSequence) -> None:
+    queue = WaitingQueue(fair=True)
+    sequence = make_sequence(1)
+    queue.add(sequence)
+    sequence.state = SequenceState.RUNNING
+    with pytest.raises(InvariantError, match=r"^the waiting queue holds a sequence that is not waiting$"):
+        queue.check()
+
+
+def test_check_finds_a_waiting_sequence_that_holds_blocks(make_sequence: MakeSequence) -> None:
+    queue = WaitingQueue(fair=True)
+    sequence = make_sequence(1)
+    queue.add(sequence)
+    sequence.tables[GroupId(0)] = GroupTable()
+    with pytest.raises(InvariantError, match=r"^a waiting sequence holds blocks or a slot$"):
+        queue.check()
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+@pytest.mark.parametrize("lost", [True, False])
+def test_check_finds_a_sequence_that_is_lost_or_queued_twice(
+    make_sequence: MakeSequence, lost: bool, resumed: bool
+) -> None:
+    queue = WaitingQueue(fair=True)
+    first, second = make_sequence(1), make_sequence(2)
+    queue.add(first)
+    queue.add(second, resumed=resumed)
+    queue.check()
+    found: Any = queue._classes[INTERACTIVE]
+    heap = found.resumed if resumed else found.lines[_account(second)]
+    entry = next(each for each in heap if each[1] is second)
+    if lost:
+        heap.remove(entry)
+    else:
+        heap.append(entry)
+    with pytest.raises(InvariantError, match=r"^the waiting queue lost a sequence, or holds one twice$"):
+        queue.check()
+
+
+def test_one_queued_in_the_place_of_another_is_found(make_sequence: MakeSequence) -> None:
+    queue = WaitingQueue(fair=True)
+    first, second = make_sequence(1), make_sequence(2)
+    queue.add(first)
+    queue.add(second)
+    heap: Any = queue._classes[INTERACTIVE].lines[_account(first)]
+    heap[1] = heap[0]
+    with pytest.raises(InvariantError, match="holds one twice"):
+        queue.check()
+
+
+@pytest.mark.parametrize(
+    ("gone", "kept"),
+    [pytest.param(17, 1 + 17, id="not-worth-a-clean-up"), pytest.param(18, 1, id="cleaned-up")],
+)
+def test_ended_sequences_are_cleaned_up_beyond_a_slack_of_sixteen_and_those_that_wait(
+    make_sequence: MakeSequence, gone: int, kept: int
+) -> None:
+    queue = WaitingQueue(fair=True)
+    first = make_sequence(0)
+    queue.add(first)
+    ended = [make_sequence(order) for order in range(1, gone + 1)]
+    for each in ended:
+        queue.add(each)
+    for each in ended:
+        queue.remove(each)
+    heap: Any = queue._classes[INTERACTIVE].lines[_account(first)]
+    assert len(heap) == kept
+    assert _order(queue) == [first]
 
 
 @settings(max_examples=150, deadline=None)
