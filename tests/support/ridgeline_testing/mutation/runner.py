@@ -28,7 +28,7 @@ filterwarnings = ["error"]
 source_paths = ["src/"]
 only_mutate = {modules}
 pytest_add_cli_args_test_selection = {tests}
-pytest_add_cli_args = ["-m", "not long and not soak"]
+pytest_add_cli_args = ["-m", "not long and not soak", "-k", {selection}]
 also_copy = ["tests/support", "tests/conftest.py"]
 timeout_multiplier = 3.0
 """
@@ -90,7 +90,10 @@ def _lay_out(group: Group, folder: Path) -> None:
     (folder / "tests" / "conftest.py").write_text((_ROOT / "tests" / "conftest.py").read_text() + _PROFILE)
     modules = [f"src/ridgeline_engine/{each}" for each in group.modules]
     selected = [f"tests/engine/{each}.py" for each in group.tests]
-    text = _CONFIG.format(modules=json.dumps(modules), tests=json.dumps(selected))
+    selection = f"not {group.without}" if group.without else "test"
+    text = _CONFIG.format(
+        modules=json.dumps(modules), tests=json.dumps(selected), selection=json.dumps(selection)
+    )
     (folder / "pyproject.toml").write_text(text)
 
 
