@@ -12,7 +12,7 @@ from ridgeline_contracts.errors import InvalidRequest
 from ridgeline_contracts.ids import BlockHash, RequestId
 from ridgeline_contracts.sampling import SamplingParams
 
-from ridgeline_gateway.api_chat import ChatBody
+from ridgeline_gateway.api_chat import ChatBody, ChatMessage, template_messages
 from ridgeline_gateway.api_common import GenerationBody, sampling_params, text_rules
 from ridgeline_gateway.api_completions import DEFAULT_OUTPUT_TOKENS, CompletionBody, Prompt
 from ridgeline_gateway.api_errors import ContextTooLong
@@ -86,6 +86,15 @@ class Admission:
         params = sampling_params(body, model, max_tokens=limit, logprobs=body.top_count)
         stated = body.output_limit is not None
         return await self._run(arrival, model, [prompt], body, params, price, stated=stated)
+
+    async def count(self, tenant: Tenant, model_name: str, messages: list[ChatMessage]) -> int:
+        """Tokens of the prompt that these messages make. Raises as `chat` does; reserves and charges nothing."""
+        model = await self._models.resolve(tenant, model_name)
+        rendered = template_messages(messages)
+        size = sum(len(message["content"]) for message in rendered)
+        return len(
+            (await self._encoded(lambda: model.text.encode_chat(rendered), tenant, model, size=size)).ids
+        )
 
     async def completion(self, arrival: Arrival, body: CompletionBody) -> Run:
         """As `chat`, for one or several plain prompts."""
@@ -209,6 +218,7 @@ class Admission:
             created_s=int(fleet.clock.wall_ms() // 1000),
             arrived_ms=arrival.arrived_ms,
             choices=choices,
+            prompt_tokens=plan.prompt_tokens,
         )
         lease_id = LeaseId(arrival.request_id)
         grant = await self._desk.reserve(tenant, lease_id, wanted_within(plan.wanted, tenant))

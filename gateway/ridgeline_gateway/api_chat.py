@@ -1,5 +1,6 @@
 """The body of POST /v1/chat/completions."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -90,9 +91,12 @@ class ChatBody(GenerationBody):
 
     def template_messages(self) -> list[Message]:
         """Messages as a chat template takes them, text parts joined by a newline."""
-        return [
-            _template_message(message, f"messages[{index}]") for index, message in enumerate(self.messages)
-        ]
+        return template_messages(self.messages)
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
+    """As `ChatBody.template_messages`. Raises InvalidRequest or Unsupported, naming the message."""
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
 def _unsupported(body: ChatBody) -> dict[str, bool]:

@@ -2,60 +2,32 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import orjson
 from fastapi import FastAPI
-from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import InvalidRequest, NotFound, RidgelineError
-from ridgeline_contracts.ids import RequestId
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ridgeline_gateway.admission import Admission, Arrival
 from ridgeline_gateway.api_chat import ChatBody
 from ridgeline_gateway.api_completions import CompletionBody
-from ridgeline_gateway.api_errors import error_headers, error_object
+from ridgeline_gateway.api_errors import error_headers
+from ridgeline_gateway.api_messages import CountBody, MessagesBody
 from ridgeline_gateway.api_schema import add_schemas, body_schema
-from ridgeline_gateway.authenticate import Authenticator
-from ridgeline_gateway.deadlines import DEADLINE_HEADER, stated_deadline_ms
+from ridgeline_gateway.app_messages import add_message_routes, messages_model, messages_model_list
+from ridgeline_gateway.app_parts import AppParts, arrival_of, reply_of, tenant_of
 from ridgeline_gateway.directory import KnownModel
 from ridgeline_gateway.ledger.reading import period_of, read_usage
 from ridgeline_gateway.ledger.usage import usage_object
-from ridgeline_gateway.metrics import GatewayMetrics
-from ridgeline_gateway.quota.store import AccountStore
-from ridgeline_gateway.render import Renderer
+from ridgeline_gateway.messages_errors import shaped_error, speaks_messages
 from ridgeline_gateway.render_chat import ChatRenderer
 from ridgeline_gateway.render_completions import CompletionRenderer
-from ridgeline_gateway.replies import RunReply, StreamReply, WholeReply
 from ridgeline_gateway.request_body import parse_body
 from ridgeline_gateway.request_context import RequestContext
-from ridgeline_gateway.run import Run
-from ridgeline_gateway.served_models import ServedModels
-from ridgeline_gateway.settings import LimitSettings, TimingSettings
-from ridgeline_gateway.tenants import TenantStore
 
 Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class AppParts:
-    """What the API stands on; all of it is made and ended elsewhere."""
-
-    authenticator: Authenticator
-    tenants: TenantStore
-    accounts: AccountStore
-    models: ServedModels
-    admission: Admission
-    metrics: GatewayMetrics
-    clock: Clock
-    limits: LimitSettings
-    timing: TimingSettings
-    random_bytes: Callable[[int], bytes]
-    closing: Callable[[], bool]
-    """True from the moment on that this process shall end."""
 
 
 def create_app(parts: AppParts, *, lifespan: Lifespan | None = None) -> FastAPI:
@@ -69,71 +41,55 @@ def create_app(parts: AppParts, *, lifespan: Lifespan | None = None) -> FastAPI:
     _add_models(app, parts)
     _add_generation(app, parts)
     _add_usage(app, parts)
-    add_schemas(app, (ChatBody, CompletionBody))
+    add_message_routes(app, parts)
+    add_schemas(app, (ChatBody, CompletionBody, MessagesBody, CountBody))
     return app
 
 
 def _add_models(app: FastAPI, parts: AppParts) -> None:
     @app.get("/v1/models", summary="Models that this key may use")
     async def list_models(request: Request) -> Response:
-        tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
+        tenant = await tenant_of(request, parts)
+        if speaks_messages("", request.scope["headers"]):
+            return _json(messages_model_list(parts.models.list_for(tenant)))
         found = [_model_object(name, known) for name, known in parts.models.list_for(tenant).items()]
         return _json({"object": "list", "data": found})
 
     @app.get("/v1/models/{model:path}", summary="One model")
     async def one_model(request: Request, model: str) -> Response:
-        tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
-        return _json(_model_object(model, parts.models.known(tenant, model)))
+        tenant = await tenant_of(request, parts)
+        known = parts.models.known(tenant, model)
+        if speaks_messages("", request.scope["headers"]):
+            return _json(messages_model(model, known))
+        return _json(_model_object(model, known))
 
 
 def _add_generation(app: FastAPI, parts: AppParts) -> None:
     @app.post("/v1/chat/completions", summary="Reply to a conversation", openapi_extra=body_schema(ChatBody))
     async def chat(request: Request) -> Response:
-        arrival = await _arrival(request, parts)
+        arrival = await arrival_of(request, parts)
         body = await parse_body(request, ChatBody, limit_bytes=parts.limits.max_body_bytes)
         run = await parts.admission.chat(arrival, body)
         renderer = ChatRenderer(run.facts, logprobs=bool(body.logprobs), usage=body.wants_usage)
-        return _reply(run, renderer, parts, stream=bool(body.stream))
+        return reply_of(run, renderer, parts, stream=bool(body.stream))
 
     @app.post("/v1/completions", summary="Continue a text", openapi_extra=body_schema(CompletionBody))
     async def completion(request: Request) -> Response:
-        arrival = await _arrival(request, parts)
+        arrival = await arrival_of(request, parts)
         body = await parse_body(request, CompletionBody, limit_bytes=parts.limits.max_body_bytes)
         run = await parts.admission.completion(arrival, body)
         renderer = CompletionRenderer(run.facts, logprobs=body.logprobs is not None, usage=body.wants_usage)
-        return _reply(run, renderer, parts, stream=bool(body.stream))
+        return reply_of(run, renderer, parts, stream=bool(body.stream))
 
 
 def _add_usage(app: FastAPI, parts: AppParts) -> None:
     @app.get("/v1/usage", summary="What this key's tenant used; start_time and end_time in Unix seconds")
     async def usage(request: Request) -> Response:
-        tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
+        tenant = await tenant_of(request, parts)
         query = request.query_params
         period = period_of(query.get("start_time"), query.get("end_time"), clock=parts.clock)
         lines = await read_usage(tenant.tenant_id, period, accounts=parts.accounts, tenants=parts.tenants)
         return _json(usage_object(lines, start_s=period.start_s, end_s=period.end_s))
-
-
-async def _arrival(request: Request, parts: AppParts) -> Arrival:
-    arrived_ms = parts.clock.monotonic_ms()
-    tenant = await parts.authenticator.tenant(request.headers.get("authorization"))
-    most_ms = parts.timing.request_deadline_ms
-    deadline_ms = stated_deadline_ms(request.headers.get(DEADLINE_HEADER), most_ms=most_ms)
-    return Arrival(RequestId(request.state.request_id), tenant, arrived_ms, deadline_ms)
-
-
-def _reply(run: Run, renderer: Renderer, parts: AppParts, *, stream: bool) -> RunReply:
-    if stream:
-        timing = parts.timing
-        return StreamReply(
-            run,
-            renderer,
-            clock=parts.clock,
-            metrics=parts.metrics,
-            wait_ms=timing.status_wait_ms,
-            stall_ms=timing.write_stall_ms,
-        )
-    return WholeReply(run, renderer, clock=parts.clock, metrics=parts.metrics)
 
 
 def _model_object(name: str, known: KnownModel) -> dict[str, Any]:
@@ -152,7 +108,10 @@ def _json(content: Any) -> Response:
 
 def error_response(request: Request, error: RidgelineError) -> Response:
     """An error as a whole reply."""
-    content = orjson.dumps(error_object(error, request.state.request_id))
+    shaped = shaped_error(
+        error, request.state.request_id, path=request.url.path, headers=request.scope["headers"]
+    )
+    content = orjson.dumps(shaped)
     return Response(
         content, status_code=error.http_status, media_type="application/json", headers=error_headers(error)
     )

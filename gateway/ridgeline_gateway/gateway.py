@@ -13,7 +13,8 @@ from ridgeline_contracts.proto import router_pb2
 from ridgeline_gateway.admin_app import create_admin_app
 from ridgeline_gateway.admin_parts import AdminParts
 from ridgeline_gateway.admission import Admission
-from ridgeline_gateway.app import AppParts, create_app
+from ridgeline_gateway.app import create_app
+from ridgeline_gateway.app_parts import AppParts
 from ridgeline_gateway.authenticate import Authenticator
 from ridgeline_gateway.background import Background
 from ridgeline_gateway.directory import WorkerDirectory

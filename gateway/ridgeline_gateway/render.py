@@ -3,7 +3,9 @@
 from typing import Any, Protocol
 
 import orjson
+from ridgeline_contracts.errors import RidgelineError
 
+from ridgeline_gateway.api_errors import error_object
 from ridgeline_gateway.generation import Batch
 from ridgeline_gateway.run import Bill
 
@@ -21,9 +23,18 @@ class Renderer(Protocol):
         """The end of a stream that went well."""
         ...
 
+    def failure(self, error: RidgelineError) -> bytes:
+        """The end of a stream that failed after its status was sent."""
+        ...
+
     def body(self, batch: Batch, bill: Bill) -> bytes:
         """The whole reply as JSON."""
         ...
+
+
+def failure_event(error: RidgelineError, request_id: str) -> bytes:
+    """In OpenAI's shape: nothing follows it, no [DONE]."""
+    return event(error_object(error, request_id))
 
 
 def event(data: dict[str, Any]) -> bytes:

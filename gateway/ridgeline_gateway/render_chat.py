@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from ridgeline_contracts.errors import RidgelineError
 
 from ridgeline_gateway.deltas import (
     ContentDelta,
@@ -14,7 +15,7 @@ from ridgeline_gateway.deltas import (
     ToolCallDelta,
 )
 from ridgeline_gateway.generation import Batch
-from ridgeline_gateway.render import DONE, event
+from ridgeline_gateway.render import DONE, event, failure_event
 from ridgeline_gateway.run import Bill, RunFacts
 
 
@@ -53,6 +54,9 @@ class ChatRenderer:
         return (
             event(finish) + event({**self._chunk([]), "usage": bill.usage(), "ridgeline": extension}) + DONE
         )
+
+    def failure(self, error: RidgelineError) -> bytes:
+        return failure_event(error, self._facts.request_id)
 
     def body(self, batch: Batch, bill: Bill) -> bytes:
         deltas: list[list[Delta]] = [[] for _ in range(self._facts.choices)]

@@ -5,13 +5,11 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import orjson
 from ridgeline_contracts.clock import Clock
 from ridgeline_contracts.errors import Cancelled, RidgelineError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ridgeline_gateway.api_errors import error_object
 from ridgeline_gateway.connection import abort_of
 from ridgeline_gateway.metrics import GatewayMetrics
 from ridgeline_gateway.render import Renderer
@@ -140,8 +138,7 @@ class StreamReply(RunReply):
             if error.http_status == 500:
                 _log.error("stream.failed request_id=%s", self._run.facts.request_id, exc_info=error)
             self._abandon(error)
-            failure = b"data: " + orjson.dumps(error_object(error, self._run.facts.request_id)) + b"\n\n"
-            await self._send(send, failure, last=True)
+            await self._send(send, self._renderer.failure(error), last=True)
             return
         self._note(bill, "ok")
         await self._send(send, self._renderer.last_events(bill), last=True)

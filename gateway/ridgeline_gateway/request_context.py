@@ -9,7 +9,7 @@ from ridgeline_contracts.errors import InvariantError
 from ridgeline_contracts.ids import RequestId
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ridgeline_gateway.api_errors import error_object
+from ridgeline_gateway.messages_errors import shaped_error, speaks_messages
 from ridgeline_gateway.metrics import GatewayMetrics
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class RequestContext:
         request_id = new_request_id(self._random_bytes)
         scope.setdefault("state", {})["request_id"] = request_id
         extra = [(b"x-request-id", request_id.encode())]
+        if speaks_messages(scope["path"], scope["headers"]):
+            extra.append((b"request-id", request_id.encode()))
         extra += [
             (name, value[:_LONGEST_ECHO])
             for name, value in scope["headers"]
@@ -71,7 +73,9 @@ class RequestContext:
             _log.exception("request.failed request_id=%s path=%s", request_id, scope["path"])
             if started:
                 raise
-            body = orjson.dumps(error_object(InvariantError(type(error).__name__), request_id))
+            bug = InvariantError(type(error).__name__)
+            shaped = shaped_error(bug, request_id, path=scope["path"], headers=scope["headers"])
+            body = orjson.dumps(shaped)
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send_marked({"type": "http.response.start", "status": 500, "headers": headers})
             await send({"type": "http.response.body", "body": body})

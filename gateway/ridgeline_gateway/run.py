@@ -33,6 +33,8 @@ class RunFacts:
     arrived_ms: float
     choices: int
     """Over all prompts."""
+    prompt_tokens: int
+    """As well."""
 
 
 @dataclass(frozen=True, slots=True)
