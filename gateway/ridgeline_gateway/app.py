@@ -15,6 +15,7 @@ from ridgeline_gateway.api_chat import ChatBody
 from ridgeline_gateway.api_completions import CompletionBody
 from ridgeline_gateway.api_errors import error_headers
 from ridgeline_gateway.api_messages import CountBody, MessagesBody
+from ridgeline_gateway.api_responses import ResponsesBody
 from ridgeline_gateway.api_schema import add_schemas, body_schema
 from ridgeline_gateway.app_messages import add_message_routes, messages_model, messages_model_list
 from ridgeline_gateway.app_parts import AppParts, arrival_of, reply_of, tenant_of
@@ -24,6 +25,7 @@ from ridgeline_gateway.ledger.usage import usage_object
 from ridgeline_gateway.messages_errors import shaped_error, speaks_messages
 from ridgeline_gateway.render_chat import ChatRenderer
 from ridgeline_gateway.render_completions import CompletionRenderer
+from ridgeline_gateway.render_responses import ResponsesRenderer
 from ridgeline_gateway.request_body import parse_body
 from ridgeline_gateway.request_context import RequestContext
 
@@ -40,9 +42,10 @@ def create_app(parts: AppParts, *, lifespan: Lifespan | None = None) -> FastAPI:
     )
     _add_models(app, parts)
     _add_generation(app, parts)
+    _add_responses(app, parts)
     _add_usage(app, parts)
     add_message_routes(app, parts)
-    add_schemas(app, (ChatBody, CompletionBody, MessagesBody, CountBody))
+    add_schemas(app, (ChatBody, CompletionBody, ResponsesBody, MessagesBody, CountBody))
     return app
 
 
@@ -80,6 +83,15 @@ def _add_generation(app: FastAPI, parts: AppParts) -> None:
         run = await parts.admission.completion(arrival, body)
         renderer = CompletionRenderer(run.facts, logprobs=body.logprobs is not None, usage=body.wants_usage)
         return reply_of(run, renderer, parts, stream=bool(body.stream))
+
+
+def _add_responses(app: FastAPI, parts: AppParts) -> None:
+    @app.post("/v1/responses", summary="Reply to an input", openapi_extra=body_schema(ResponsesBody))
+    async def responses(request: Request) -> Response:
+        arrival = await arrival_of(request, parts)
+        body = await parse_body(request, ResponsesBody, limit_bytes=parts.limits.max_body_bytes)
+        run = await parts.admission.chat(arrival, body.chat())
+        return reply_of(run, ResponsesRenderer(run.facts, body), parts, stream=bool(body.stream))
 
 
 def _add_usage(app: FastAPI, parts: AppParts) -> None:
