@@ -8,6 +8,7 @@ from ridgeline_contracts.ids import ModelName, RequestId, TenantId
 from ridgeline_gateway.ledger.record import LedgerEntry
 from ridgeline_gateway.prices.price import Price, TokenRates
 from ridgeline_gateway.quota.estimate import OutputEstimator
+from ridgeline_gateway.quota.hold import Hold, HoldPlan
 from ridgeline_gateway.quota.limits import MICRO, Amounts, BucketLimits
 
 ENTRY = LedgerEntry(RequestId("r"), ModelName("m"), "v", 0, 0, 0, 0, 0, 1, "ok").to_json()
@@ -199,3 +200,25 @@ def test_an_estimate_learns_a_tenants_lengths_and_forgets_nobody_elses() -> None
         estimator.learn(first, model, length)
     assert estimator.tokens(first, model, most=2048) == 90
     assert estimator.tokens(second, model, most=2048) == 256
+
+
+@pytest.mark.parametrize("free", [True, False], ids=["the-bucket-holds-it", "it-does-not"])
+async def test_after_a_cancel_what_the_terminal_row_reports_is_charged_as_far_as_the_bucket_holds_it(
+    platform: Any, free: bool
+) -> None:
+    """The worker had made 24 tokens more than was reserved for delivery when it heard of the cancel."""
+    await platform.put_tenant(quota=limits(rate=1, burst=1000))
+    desk = platform.gateway.quota
+    price = Price("v", ModelName("m"), TokenRates(MICRO, MICRO, MICRO))
+    plan = HoldPlan(price, prompt_tokens=40, reserved_output_tokens=256, most_output_tokens=2048, kv_micro=0)
+    hold = Hold(desk, await desk.reserve(platform.tenant, "one", plan.wanted), plan)
+    other = await desk.reserve(platform.tenant, "other", Amounts((600 if free else 700) * MICRO))
+    entry = LedgerEntry(RequestId("one"), ModelName("m"), "v", 40, 0, 280, 0, 0, 1, "cancelled")
+    receipt = await hold.settle(entry)
+    assert receipt.charged_micro == (320 if free else 296) * MICRO
+    await desk.settle(other, Amounts(), ENTRY)
+    records = await platform.stores.accounts.records(
+        platform.tenant.tenant_id, since_ms=0, until_ms=2**52, after=None, most=9
+    )
+    found = records[0].entry
+    assert (found.output_tokens, found.platform_tokens) == ((280, 0) if free else (256, 24))

@@ -138,3 +138,17 @@ def test_a_charge_that_counts_and_price_do_not_explain_is_found() -> None:
     assert {line.price_version: line.mismatched_requests for line in lines} == {"v1": 1, "lost": 1}
     assert audit_object(lines)["mismatched_requests"] == 2
     assert json.dumps(usage_object(lines, start_s=0, end_s=1))
+
+
+async def test_a_store_that_has_lost_its_prices_does_not_make_tokens_cheaper(platform: Any) -> None:
+    await platform.admin.post("/admin/prices", json=PRICE)
+    await platform.client.post("/v1/chat/completions", json=chat(max_tokens=3))
+
+    async def none() -> list[Price]:
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platform.stores.tenants, "prices", none)
+        platform.gateway.prices.forget()
+        reply = await platform.client.post("/v1/chat/completions", json=chat(max_tokens=3))
+    assert reply.json()["ridgeline"]["quota"]["price_version"] == "v1"

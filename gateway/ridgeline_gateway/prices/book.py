@@ -28,7 +28,8 @@ class PriceBook:
                 if self._read_ms is None:
                     raise
             else:
-                self._newest = {price.model: price for price in found}
+                # Versions are never removed: a store that lacks one has lost it.
+                self._newest |= {price.model: price for price in found}
                 self._read_ms = now_ms
         return self._newest.get(model) or unit_price(model)
 

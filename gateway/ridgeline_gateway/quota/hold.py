@@ -1,12 +1,16 @@
 """One request's reservation while it runs: topped up ahead of use, then settled at its price."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, replace
+
+from ridgeline_contracts.errors import Cancelled, RateLimited
 
 from ridgeline_gateway.ledger.record import LedgerEntry
 from ridgeline_gateway.prices.price import Price
 from ridgeline_gateway.quota.desk import Grant, QuotaDesk, Receipt
 from ridgeline_gateway.quota.limits import Amounts
+from ridgeline_gateway.redis_link import StoreUnreachable
 
 _AHEAD_TOKENS = 32
 _LEAST_STEP_TOKENS = 64
@@ -67,9 +71,18 @@ class Hold:
         if self._raising is not None:
             # Its outcome is of no interest any more, but it must not come after the settlement.
             await asyncio.gather(self._raising, return_exceptions=True)
+        if entry.outcome == Cancelled.code:
+            # What the worker had made when it heard of the cancel may be ahead of what was reserved for delivery.
+            await self._cover_if_possible(entry.output_tokens)
         entry = self._within_reserved(entry)
         charged = self._cost(entry)
         return await self._desk.settle(self.grant, Amounts(charged, entry.kv_micro), entry.to_json())
+
+    async def _cover_if_possible(self, output_tokens: int) -> None:
+        wanted = min(output_tokens, self._plan.most_output_tokens)
+        if wanted > self._output:
+            with contextlib.suppress(RateLimited, StoreUnreachable):
+                await self._raise_to(wanted)
 
     def _within_reserved(self, entry: LedgerEntry) -> LedgerEntry:
         excess = self._cost(entry) - self.grant.held.tokens_micro

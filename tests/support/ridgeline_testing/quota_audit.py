@@ -84,6 +84,9 @@ def _faults(record: LedgerRecord, counts: worker_pb2.Counts | None, price: Price
         (0, 0, 0) if counts is None else (counts.prompt_tokens, counts.cached_tokens, counts.emitted_tokens)
     )
     found = (entry.prompt_tokens, entry.cached_tokens, entry.output_tokens)
+    if entry.outcome == "cancelled" and entry.platform_tokens:
+        # The bucket did not hold what the worker made after the client had gone: the platform's cost.
+        found = (*found[:2], entry.output_tokens + entry.platform_tokens)
     if found != told:
         faults.append(f"{record.lease_id} ({entry.outcome}): ledger {found}, worker {told}")
     return faults
