@@ -136,7 +136,7 @@ def test_a_pod_template_is_merged_by_names() -> None:
     assert {each["name"]: each.get("value") for each in worker["env"]}["HOME"] == "/h"
     assert len(worker["env"]) == 3
     assert "tolerations" not in template["spec"]
-    assert template["metadata"]["annotations"] == {"a": "b"}
+    assert template["metadata"]["annotations"] == {"a": "b", "ridgeline.dev/model-revision": "r1"}
 
 
 def test_what_is_missing_is_applied_and_what_is_left_over_is_deleted() -> None:

@@ -116,7 +116,9 @@ def _item_bound(item: Any) -> dict[str, Any]:
 
 def _mapping_schema(value: Any) -> dict[str, Any]:
     if value is Any:
-        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        # Atomic: server-side apply would make null of a mapping that its owner empties.
+        free = {"x-kubernetes-preserve-unknown-fields": True, "x-kubernetes-map-type": "atomic"}
+        return {"type": "object", **free}
     return {"type": "object", "additionalProperties": _type_schema(value) | _item_bound(value)}
 
 

@@ -244,5 +244,5 @@ class WorkerPoolStatus:
         tuple[Derivation, ...], Schema("What was derived, and from which numbers.", max_items=32, key="name")
     ] = ()
     conditions: Annotated[
-        tuple[ConditionObject, ...], Schema("Accepted, Ready, Progressing.", max_items=8, key="type")
+        tuple[ConditionObject, ...], Schema("Accepted, Applied, Ready.", max_items=8, key="type")
     ] = ()

@@ -36,6 +36,7 @@ class PoolFacts:
     spec: WorkerPoolSpec
     model_name: str
     source: ModelSource
+    model_revision: str
     fits: Fits
     gpu_class: GpuClass
     release_namespace: str

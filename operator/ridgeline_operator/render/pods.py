@@ -71,9 +71,9 @@ def pod_template(facts: PoolFacts, *, group: int | None = None) -> Manifest:
     if group is not None:
         labels = {**labels, "ridgeline.dev/group": str(group)}
         spec["affinity"] = {"podAntiAffinity": _apart(facts, group)}
-    metadata: dict[str, Any] = {"labels": labels}
-    if from_class.annotations:
-        metadata["annotations"] = dict(from_class.annotations)
+    # Pods roll when the model's revision changes, even where its path stays.
+    annotations = {**from_class.annotations, "ridgeline.dev/model-revision": facts.model_revision}
+    metadata: dict[str, Any] = {"labels": labels, "annotations": annotations}
     template: Manifest = merged({"metadata": metadata, "spec": spec}, facts.spec.pod_template or {})
     return template
 

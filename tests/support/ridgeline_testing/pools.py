@@ -90,6 +90,7 @@ def pool_facts(
         spec=pool,
         model_name="llama",
         source=model.source,
+        model_revision=model.revision,
         fits=fits,
         gpu_class=CLASSES[pool.gpu_class],
         release_namespace="ridgeline",
