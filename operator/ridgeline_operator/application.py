@@ -28,7 +28,7 @@ class OperatorApplication:
     def __init__(self, access: ApiAccess, settings: OperatorSettings, clock: Clock, *, identity: str) -> None:
         self._access = access
         self._settings = settings
-        self._api = KubeApi(access)
+        self._api = KubeApi(access, identity=identity)
         self._queue = WorkQueue(clock)
         self._leader = Leader(
             self._api,

@@ -1,5 +1,6 @@
 """The operator's own process against a real control plane: pools become pods on the right nodes, and stay so."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ridgeline_operator.groups import SAME_START_S
 from ridgeline_testing.bad_resources import manifest_of
 from ridgeline_testing.control_plane import ControlPlane, object_path
 from ridgeline_testing.pools import CLASSES_HELD, LLAMA
@@ -222,6 +224,7 @@ def test_faults_are_named_and_end_when_their_cause_ends(
     _reason(cluster, pool, "AllServing")
 
 
+@pytest.mark.long
 def test_the_api_server_may_go_away_and_twenty_pools_converge(
     cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
 ) -> None:
@@ -253,3 +256,76 @@ def test_the_api_server_may_go_away_and_twenty_pools_converge(
     cluster.client.delete(_workload(namespace, "p19")).raise_for_status()
     cluster.until(lambda: cluster.get(_workload(namespace, "p19")), "resync has come to the last pool")
     assert _versions(cluster, pools[:-1]) == {each: before[each] for each in pools[:-1]}
+
+
+def test_a_group_over_two_nodes_is_scheduled_and_recreated_whole(
+    cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
+) -> None:
+    start_operator()
+    _put(cluster, namespace, "Model", MODEL, "llama")
+    layout = {"tp": 8, "pp": 2, "nodes": 2, "gpusPerNode": 8}
+    pool = _pool(cluster, namespace, layout=layout)
+    _reason(cluster, pool, "AllServing")
+    ranks = {pod["metadata"]["name"]: pod for pod in _pods(cluster, namespace)}
+    assert sorted(ranks) == ["p-g0-0", "p-g0-1"]
+    assert {pod["spec"]["nodeName"] for pod in ranks.values()} == {"h100-0", "h100-1"}
+    scale = cluster.get(f"{pool}/scale")
+    assert scale is not None
+    selector = scale["status"]["selector"]
+    leaders = cluster.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+    assert [each["metadata"]["name"] for each in leaders] == ["p-g0-0"]
+
+    # Ranks that were made within 5 s count as made together.
+    time.sleep(SAME_START_S + 1)
+    cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/p-g0-1").raise_for_status()
+    before = {pod["metadata"]["uid"] for pod in ranks.values()}
+
+    def renewed() -> bool:
+        now = {pod["metadata"]["uid"] for pod in _pods(cluster, namespace)}
+        return len(now) == 2 and not now & before
+
+    cluster.until(renewed, "both ranks anew")
+    _reason(cluster, pool, "AllServing")
+
+    # A changed template: the group is replaced whole, though its StatefulSet never does so by itself.
+    before = {pod["metadata"]["uid"] for pod in _pods(cluster, namespace)}
+    _pool(cluster, namespace, layout=layout, engine={"maxBatch": 7})
+    cluster.until(renewed, "both ranks of the new template")
+    arguments = [pod["spec"]["containers"][0]["args"] for pod in _pods(cluster, namespace)]
+    assert all("7" in each[each.index("--max-batch") + 1] for each in arguments)
+
+
+@pytest.mark.long
+def test_a_leader_that_was_stopped_past_its_lease_writes_nothing_more(
+    cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
+) -> None:
+    rounds = 3
+    _put(cluster, namespace, "Model", MODEL, "llama")
+    pool = _pool(cluster, namespace, layout={"tp": 1, "gpusPerNode": 1}, engine={"maxContextTokens": 4096})
+    leader = start_operator("op-0", lease_s=3)
+    cluster.until(lambda: "leading" in leader.log.read_text(), "a leader")
+    for number in range(1, rounds + 1):
+        successor = start_operator(f"op-{number}", lease_s=3)
+        leader.process.send_signal(signal.SIGSTOP)
+        # Work that both would do.
+        cluster.client.delete(_workload(namespace))
+        cluster.until(lambda now=successor: "leading" in now.log.read_text(), "a successor")
+        cluster.until(lambda: cluster.get(_workload(namespace)), "the Deployment again")
+        leader.process.send_signal(signal.SIGCONT)
+        assert leader.process.wait(timeout=30) == 1, "it ends by itself"
+        leader = successor
+    _reason(cluster, pool, "AllServing")
+    # What was on its way when a leader was stopped may arrive late; against what its successor wrote it is refused.
+    writes = [json.loads(line) for line in cluster.audit_log.read_text().splitlines()]
+    taken = [
+        each
+        for each in writes
+        if "/op-" in each.get("userAgent", "") and each["responseStatus"]["code"] < 400
+    ]
+    by_object: dict[str, list[int]] = {}
+    for each in sorted(taken, key=lambda each: str(each["stageTimestamp"])):
+        path = each["requestURI"].partition("?")[0].removesuffix("/status")
+        by_object.setdefault(path, []).append(int(each["userAgent"].rpartition("-")[2]))
+    for path, order in by_object.items():
+        assert order == sorted(order), f"an old leader changed {path} after its successor did"
+    assert {number for order in by_object.values() for number in order} == set(range(rounds + 1))

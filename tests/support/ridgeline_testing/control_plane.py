@@ -193,7 +193,7 @@ class ControlPlane:
         """A simulated node with so many GPUs."""
         capacity = {"cpu": "192", "memory": "2Ti", "pods": "110", "ephemeral-storage": "4Ti"}
         if gpus:
-            capacity["nvidia.com/gpu"] = str(gpus)
+            capacity |= {"nvidia.com/gpu": str(gpus), "rdma/hca": str(gpus)}
         labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product}
         taints = [{"key": taint, "effect": "NoSchedule", "value": "present"}] if taint else []
         body = {
