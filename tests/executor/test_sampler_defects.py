@@ -179,7 +179,10 @@ def the_token_is_chosen_in_order_of_weight(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def greedy_takes_the_highest_id_of_a_tie(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sampler, "_argmax", lambda logits: VOCAB - 1 - logits.flip(-1).argmax(dim=-1))
+    def best(_original: Any, _self: Any, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return VOCAB - 1 - logits.flip(-1).argmax(dim=-1), logits.amax(dim=-1)
+
+    wrapped(patch, TorchTokens, "best", best)
 
 
 @plant

@@ -79,6 +79,7 @@ class NativeForm:
         self, library: NativeLibrary, weight: Tensor, bias: Tensor | None, *, threads: int, memory: BigPages
     ) -> None:
         self._linear = library.linear
+        self._weight_rows = library.weight_rows
         out, self._features = weight.shape
         self._packed = packing.pack(weight, memory)
         self._bias = None if bias is None else packing.pad_bias(bias, out)
@@ -98,7 +99,20 @@ class NativeForm:
         self.call.run(self._linear, x, out, threads=self._threads)
 
     def weight_rows(self, ids: Tensor) -> Tensor:
-        return packing.unpack_rows(self._packed, ids, self._features).float()
+        call, found = self.call, torch.empty((len(ids), self._features), dtype=torch.float32)
+        if self._weight_rows(
+            call.weight_at,
+            call.format,
+            call.features,
+            call.depth,
+            call.out,
+            ids.contiguous().data_ptr(),
+            len(ids),
+            found.data_ptr(),
+        ):
+            wrong = [each for each in ids.tolist() if not 0 <= each < call.out]
+            raise InvariantError(f"row {wrong[0]} of a weight with {call.out}")
+        return found
 
 
 class OneDnnForm:

@@ -16,11 +16,13 @@ _KINDS: dict[str, Any] = {
 _ARGUMENTS = {
     "rounds_activations": "",
     "linear": "plppplllllili",
+    "weight_rows": "pilllplp",
     "rms_norm": "plpfplplli",
     "silu_mul": "plplli",
     "rope_store": "plpplpillplllli",
     "paged_attention": "plpillplpplllllflplii",
     "step": "pp",
+    "best": "pllppi",
     "draw_scratch": "l",
     "draw": "plplppppppppi",
     "most_likely": "plpllppi",
@@ -37,11 +39,13 @@ class NativeLibrary:
     path: Path
     rounds_activations: Function
     linear: Function
+    weight_rows: Function
     rms_norm: Function
     silu_mul: Function
     rope_store: Function
     paged_attention: Function
     step: Function
+    best: Function
     draw_scratch: Function
     draw: Function
     most_likely: Function

@@ -161,6 +161,9 @@ class DecoderProgram:
             "activated": first.down.in_features,
         }
         self._buffers: dict[str, Tensor] = {}
+        self._places: dict[str, int] = {}
+        """Addresses of the buffers between operators."""
+        self._most_rows = 0
 
     @property
     def layers(self) -> int:
@@ -168,10 +171,14 @@ class DecoderProgram:
 
     def begin(self, residual: Tensor, tensors: StepTensors) -> "OpenStep":
         """A step over residual fp32 [rows, hidden], which it overwrites."""
-        rows, wanted = len(residual), len(tensors.wanted)
+        rows, wanted = residual.shape[0], tensors.wanted.shape[0]
         groups = (_Group * len(tensors.groups))(*(_group(group) for group in tensors.groups))
         logits = self._buffer("logits", wanted, self._vocabulary)
-        places = {name: self._buffer(name, rows, width).data_ptr() for name, width in self._widths.items()}
+        if rows > self._most_rows:
+            self._most_rows = rows
+            self._places = {
+                name: self._buffer(name, rows, width).data_ptr() for name, width in self._widths.items()
+            }
         step = _Step(
             positions=tensors.positions.data_ptr(),
             groups=groups,
@@ -180,7 +187,7 @@ class DecoderProgram:
             logits=logits.data_ptr(),
             rows=rows,
             wanted_rows=wanted,
-            **places,
+            **self._places,
         )
         return OpenStep(step, logits, (residual, tensors, groups))
 
@@ -198,7 +205,7 @@ class DecoderProgram:
 
     def _buffer(self, name: str, rows: int, width: int) -> Tensor:
         held = self._buffers.get(name)
-        if held is None or len(held) < rows:
+        if held is None or held.shape[0] < rows:
             held = self._buffers[name] = torch.empty((rows, width), dtype=torch.float32)
         return held[:rows]
 
@@ -283,7 +290,7 @@ def _group(group: StepGroup) -> _Group:
         query_start=group.query_start.data_ptr(),
         context=group.context_lens.data_ptr(),
         table_width=group.block_tables.shape[1],
-        sequences=len(group.context_lens),
+        sequences=group.context_lens.shape[0],
         window=group.window or 0,
     )
 

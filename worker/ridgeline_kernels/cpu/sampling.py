@@ -38,6 +38,16 @@ class CpuTokens:
         self._threads = threads
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(tokens int64 [n], logits fp32 [n]): the largest of each row of logits fp32 [n, vocab], the lowest token on
+        a tie. A row that holds NaN gives token 0 and NaN."""
+        count, vocab = logits.shape
+        check_dense("logits", logits, (count, vocab), torch.float32)
+        tokens = torch.empty(count, dtype=torch.int64)
+        best = torch.empty(count, dtype=torch.float32)
+        self._library.best(logits.data_ptr(), vocab, count, tokens.data_ptr(), best.data_ptr(), self._threads)
+        return tokens, best
+
     def draw(self, logits: Tensor, best: Tensor, rows: Rows, columns: DrawColumns) -> Tensor:
         """int64 [n]: temperature, top-k, top-p, min-p, then the choice by `uniform`.
 

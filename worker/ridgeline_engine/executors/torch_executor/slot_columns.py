@@ -62,6 +62,8 @@ class SlotColumns:
         self.logprobs = np.zeros(slots, dtype=np.int64)
         """How many of the most likely tokens, where a slot has logprobs."""
         self.is_penalised = np.zeros(slots, dtype=np.bool_)
+        self.is_adjusted = np.zeros(slots, dtype=np.bool_)
+        """Whether a slot may change logits: by penalties, bias or min_tokens."""
         self.bias = SlotLists(slots)
         self.ends = SlotLists(slots)
         """What may not come before min_tokens have."""
@@ -79,6 +81,7 @@ class SlotColumns:
         self.has_logprobs[slot] = sampling.logprobs is not None
         self.logprobs[slot] = sampling.logprobs or 0
         self.is_penalised[slot] = is_penalised
+        self.is_adjusted[slot] = is_penalised or bool(sampling.logit_bias) or sampling.min_tokens > 0
         self.bias.put(
             slot,
             tuple(token for token, _ in sampling.logit_bias),

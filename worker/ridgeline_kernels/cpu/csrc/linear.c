@@ -252,3 +252,23 @@ RL_EXPORT int rl_linear(const float *x, long ldx, const void *w, const float *bi
 
 /* Whether activations are rounded to bf16 against bf16 weights. */
 RL_EXPORT int rl_rounds_activations(void) { return RL_BF16_DOT; }
+
+/* Rows `ids` of a weight packed in fp32 or bf16, widened: to [count, in]. Returns 1 for an id that is no output. */
+RL_EXPORT int rl_weight_rows(const void *w, int format, long in, long depth, long out, const int64_t *ids, long count,
+                             float *to) {
+    for (long i = 0; i < count; i++, to += in) {
+        if (ids[i] < 0 || ids[i] >= out) return 1;
+        const long panel = ids[i] / RL_PANEL, lane = ids[i] % RL_PANEL;
+        if (format == RL_FP32) {
+            const float *from = (const float *)w + panel * depth * RL_PANEL + lane;
+            for (long k = 0; k < in; k++) to[k] = from[k * RL_PANEL];
+            continue;
+        }
+        const uint16_t *from = (const uint16_t *)w + panel * depth * RL_PANEL + lane * 2;
+        for (long k = 0; k < in; k++) {
+            const uint32_t bits = (uint32_t)from[k / 2 * 2 * RL_PANEL + k % 2] << 16;
+            memcpy(to + k, &bits, sizeof bits);
+        }
+    }
+    return 0;
+}

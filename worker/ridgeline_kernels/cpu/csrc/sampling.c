@@ -256,6 +256,56 @@ RL_EXPORT int rl_draw(const float *logits, long vocab, const int64_t *rows, long
 
 typedef struct {
     const float *logits;
+    long vocab;
+    int64_t *tokens;
+    float *best;
+} best_job;
+
+/* The largest of up to BLOCK logits, NaN if one is. */
+RL_INLINE float block_best(const float *logits, long count) {
+    vf first = vf_splat(-INFINITY), second = first;
+    vi strange = {0};
+    long i = 0;
+    for (; i + 2 * RL_LANES <= count; i += 2 * RL_LANES) {
+        const vf a = vf_load(logits + i), b = vf_load(logits + i + RL_LANES);
+        first = vf_max(a, first), second = vf_max(b, second);
+        strange |= (a != a) | (b != b);
+    }
+    float best = vf_highest(vf_max(first, second));
+    int is_strange = 0;
+    for (; i < count; i++) {
+        best = logits[i] > best ? logits[i] : best;
+        is_strange |= logits[i] != logits[i];
+    }
+    for (int lane = 0; lane < RL_LANES; lane++) is_strange |= strange[lane];
+    return is_strange ? NAN : best;
+}
+
+static void best_body(const void *argument, long index) {
+    const best_job *job = argument;
+    const float *logits = job->logits + index * job->vocab;
+    float best = -INFINITY;
+    long place = 0;
+    for (long at = 0; at < job->vocab; at += BLOCK) {
+        const float found = block_best(logits + at, job->vocab - at < BLOCK ? job->vocab - at : BLOCK);
+        if (found <= best) continue;
+        best = found, place = at;
+        if (isnan(found)) break;
+    }
+    while (logits[place] != best && !isnan(best)) place++;
+    job->tokens[index] = isnan(best) ? 0 : place;
+    job->best[index] = best;
+}
+
+/* The largest of each row of logits [count, vocab] and its lowest token; NaN and token 0 for a row that holds NaN. */
+RL_EXPORT int rl_best(const float *logits, long vocab, long count, int64_t *tokens, float *best, int threads) {
+    const best_job job = {logits, vocab, tokens, best};
+    parallel_tasks(threads, count, best_body, &job);
+    return 0;
+}
+
+typedef struct {
+    const float *logits;
     const int64_t *rows;
     long vocab, wanted;
     int64_t *ids;
