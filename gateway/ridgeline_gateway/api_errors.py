@@ -40,6 +40,11 @@ class BodyTooLarge(InvalidRequest):
     http_status = 413
 
 
+class BodyTooSlow(InvalidRequest):
+    code = "body_too_slow"
+    http_status = 408
+
+
 def error_object(error: RidgelineError, request_id: str) -> dict[str, Any]:
     """The body of an error reply or of an error event. An internal error's own words stay in the log."""
     status = error.http_status

@@ -14,6 +14,8 @@ WRITE_BUFFER_BYTES = 64 * 1024
 """Waits in this process; above it the reply pauses until the reader has caught up."""
 USER_TIMEOUT_MS = 30_000
 """Bytes that the peer has not acknowledged for so long end the connection, also while its window is closed."""
+HEAD_TIMEOUT_S = 20.0
+"""From a connection's or a request's first moment to the end of its headers."""
 _PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 15, 5, 3
 _ABORT = "ridgeline.abort"
 
@@ -30,11 +32,31 @@ class BoundedConnection(HttpToolsProtocol):
         opened = transport.get_extra_info("socket")
         if opened is not None and opened.family in (socket.AF_INET, socket.AF_INET6):
             _bound(opened)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        self._head_is_here()
+        super().on_headers_complete()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._expect_head()
         extensions: dict[str, Any] = {_ABORT: self.transport.abort}
         self.scope["extensions"] = extensions
+
+    def _expect_head(self) -> None:
+        self._head_is_here()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.abort)
+
+    def _head_is_here(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 def abort_of(scope: Scope) -> Callable[[], None]:

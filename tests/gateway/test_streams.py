@@ -1,6 +1,7 @@
 """What happens on the connection: silence, failures in the middle, clients that go away."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -304,3 +305,49 @@ async def test_a_connection_is_bounded_and_a_dead_peer_is_found(
             assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * SEND_BUFFER_BYTES
             assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT_MS
             assert found[0].get_write_buffer_limits()[1] == WRITE_BUFFER_BYTES
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /v1/models HTTP/1.1\r\nHost: gat"], ids=["nothing", "half-a-head"]
+)
+async def test_a_head_that_does_not_come_ends_the_connection(
+    served: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ridgeline_gateway.connection.HEAD_TIMEOUT_S", 0.2)
+    address = urlsplit(served)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(sent)
+    # An end or a reset; without a limit neither would come.
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_body_that_does_not_come_is_a_408(
+    served: str, headers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ridgeline_gateway.request_body.BODY_TIMEOUT_S", 0.2)
+
+    async def slowly() -> Any:
+        yield b"{"
+        await asyncio.sleep(1)
+        yield b"}"
+
+    async with httpx.AsyncClient(base_url=served, headers=headers) as client:
+        reply = await client.post("/v1/chat/completions", content=slowly())
+    assert (reply.status_code, reply.json()["error"]["code"]) == (408, "body_too_slow")
+
+
+async def test_an_idle_connection_with_a_served_request_is_not_cut(
+    served: str, headers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ridgeline_gateway.connection.HEAD_TIMEOUT_S", 0.1)
+    async with httpx.AsyncClient(base_url=served, headers=headers) as client:
+        first = await client.get("/v1/models")
+        await asyncio.sleep(0.3)
+        second = await client.get("/v1/models")
+        streams = [
+            reply.extensions["network_stream"].get_extra_info("client_addr") for reply in (first, second)
+        ]
+    assert streams[0] == streams[1]
