@@ -121,7 +121,7 @@ BLOCKS: tuple[Defect, ...] = (
         "ridgeline_gateway.admission:Admission._cache_salt",
         'f"tenant {tenant.tenant_id}"',
         '"tenants"',
-        "tests/gateway/test_chat_endpoint.py"
+        "tests/gateway/test_cache_salts.py"
         "::test_equal_prompts_of_tenants_without_a_trust_group_have_unrelated_salts",
     ),
     Defect(
@@ -129,7 +129,7 @@ BLOCKS: tuple[Defect, ...] = (
         "ridgeline_gateway.admission:Admission._cache_salt",
         "if tenant.trust_group is None",
         "if True",
-        "tests/gateway/test_chat_endpoint.py"
+        "tests/gateway/test_cache_salts.py"
         "::test_equal_prompts_of_two_tenants_have_unrelated_salts_unless_they_trust_each_other",
     ),
     Defect(
