@@ -31,6 +31,7 @@ EXACT = [
     pytest.param({"dtype": "fp32", "deterministic": True}, id="fp32"),
     pytest.param({"dtype": "bf16", "deterministic": True}, id="bf16"),
     pytest.param({"dtype": "bf16", "weights": "int8", "deterministic": True}, id="int8"),
+    pytest.param({"dtype": "bf16", "weights": "int4", "deterministic": True}, id="int4"),
 ]
 STATEFUL = SamplingParams(
     max_tokens=64,
