@@ -12,9 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from ridgeline_gateway.connection import abort_of
 from ridgeline_gateway.metrics import GatewayMetrics
+from ridgeline_gateway.quota.headers import quota_headers
 from ridgeline_gateway.render import Renderer
 from ridgeline_gateway.request_log import log_run
-from ridgeline_gateway.run import Bill, Run, collect, quota_headers
+from ridgeline_gateway.run import Bill, Run, collect
 
 _log = logging.getLogger(__name__)
 _COMMENT = b": keep-alive\n\n"

@@ -10,14 +10,13 @@ from ridgeline_contracts.ids import ModelName, RequestId
 from ridgeline_gateway.background import Background
 from ridgeline_gateway.generation import Batch, Clocks, Generation, Used
 from ridgeline_gateway.ledger.record import LedgerEntry
+from ridgeline_gateway.merged import Merged
 from ridgeline_gateway.quota.desk import Receipt
 from ridgeline_gateway.quota.estimate import KvEstimator, OutputEstimator, kv_held_micro
 from ridgeline_gateway.quota.hold import Hold
 from ridgeline_gateway.quota.limits import MICRO, UNIT
 from ridgeline_gateway.quota.steps import Standing
 from ridgeline_gateway.tenants import Tenant
-
-_QUEUED_BATCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Run:
         self._learning = learning
         self._clock = clock
         self._background = background
-        self._merged = _Merged(generations, self._choices_each) if len(generations) > 1 else None
+        self._merged = Merged(generations, self._choices_each) if len(generations) > 1 else None
         self._settling: asyncio.Task[Bill] | None = None
         if not hold.is_whole:
             for generation in generations:
@@ -200,71 +199,11 @@ class Run:
         return total, platform_tokens
 
 
-class _Merged:
-    """Several generations as one stream of batches. Bounded: a slow reader slows all of them."""
-
-    def __init__(self, generations: list[Generation], choices_each: int) -> None:
-        self._queue: asyncio.Queue[Batch | BaseException | None] = asyncio.Queue(_QUEUED_BATCHES)
-        self._tasks = [
-            asyncio.create_task(self._pump(generation, index * choices_each))
-            for index, generation in enumerate(generations)
-        ]
-        self._running = len(self._tasks)
-
-    async def next_batch(self) -> Batch | None:
-        while self._running:
-            found = await self._queue.get()
-            if found is None:
-                self._running -= 1
-            elif isinstance(found, BaseException):
-                raise found
-            else:
-                return found
-        return None
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _pump(self, generation: Generation, first_choice: int) -> None:
-        try:
-            while (batch := await generation.next_batch()) is not None:
-                await self._queue.put([(first_choice + choice, delta) for choice, delta in batch])
-        except Exception as error:  # noqa: BLE001  # handed to the reader, which raises it
-            await self._queue.put(error)
-        else:
-            await self._queue.put(None)
-
-
 def _standing(standing: Standing) -> dict[str, float | None]:
     def tokens(micro: int | None) -> float | None:
         return None if micro is None else micro / MICRO
 
     return {"limit": tokens(standing.limit_micro), "remaining": tokens(standing.remaining_micro)}
-
-
-def quota_headers(standing: Standing) -> dict[str, str]:
-    """`x-ratelimit-*`: tokens in whole resource tokens, rounded down, a debt below zero; requests at once; KV in
-    whole KV-token-seconds. Nothing for what has no limit."""
-    headers: dict[str, str] = {}
-    buckets = (
-        ("tokens", standing.limit_micro, standing.remaining_micro, standing.reset_ms),
-        ("kv-token-seconds", standing.kv_limit_micro, standing.kv_remaining_micro, standing.kv_reset_ms),
-    )
-    for name, limit, remaining, reset_ms in buckets:
-        if limit is not None and remaining is not None and reset_ms is not None:
-            headers[f"x-ratelimit-limit-{name}"] = str(limit // MICRO)
-            headers[f"x-ratelimit-remaining-{name}"] = str(remaining // MICRO)
-            headers[f"x-ratelimit-reset-{name}"] = f"{reset_ms}ms"
-    if standing.limit_micro is not None:
-        headers["x-ratelimit-unit"] = UNIT
-    if standing.max_concurrent is not None:
-        left = max(0, standing.max_concurrent - standing.open_requests)
-        headers["x-ratelimit-limit-requests"] = str(standing.max_concurrent)
-        headers["x-ratelimit-remaining-requests"] = str(left)
-        headers["x-ratelimit-requests-unit"] = "at-once"
-    return headers
 
 
 async def collect(run: Run) -> Batch:

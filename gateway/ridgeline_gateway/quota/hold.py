@@ -62,6 +62,8 @@ class Hold:
         """
         while output_tokens > self._output and not self.is_whole:
             await self._raise()
+        if self._raising is not None and self._raising.done() and self._raising.exception() is None:
+            self._raising = None
         if output_tokens + _AHEAD_TOKENS > self._output and self._raising is None and not self.is_whole:
             self._raising = asyncio.create_task(self._raise_to(self._next()))
 
