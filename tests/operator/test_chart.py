@@ -121,6 +121,32 @@ def test_without_redis_there_is_none(template: Any) -> None:
     assert url["valueFrom"]["secretKeyRef"] == {"name": "theirs", "key": "url"}
 
 
+def test_the_chart_of_the_crds_adopts_what_is_there_and_leaves_it_behind(
+    helm: str, control_plane: ControlPlane
+) -> None:
+    kubeconfig = ["--kubeconfig", str(control_plane.kubeconfig), "--namespace", "default"]
+    chart = str(ROOT / "charts" / "ridgeline-crds")
+    for _ in range(2):
+        command = [
+            helm,
+            "upgrade",
+            "--install",
+            "crds",
+            chart,
+            "--take-ownership",
+            "--force-conflicts",
+            *kubeconfig,
+        ]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert ended.returncode == 0, ended.stderr
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workerpools.ridgeline.dev"
+    held = control_plane.get(path)
+    assert held is not None
+    assert held["metadata"]["annotations"]["meta.helm.sh/release-name"] == "crds"
+    subprocess.run([helm, "uninstall", "crds", *kubeconfig], check=True, capture_output=True, timeout=100)
+    assert control_plane.get(path) is not None, "with the CRDs, every pool would go"
+
+
 @pytest.fixture
 def restricted(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace whose admission takes restricted pods alone."""

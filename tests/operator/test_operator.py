@@ -296,6 +296,35 @@ def test_a_group_over_two_nodes_is_scheduled_and_recreated_whole(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
+def test_of_two_groups_on_three_nodes_one_serves_and_the_other_gives_its_gpus_back(
+    cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
+) -> None:
+    cluster.node("h100-2", gpus=8, product="NVIDIA-H100-80GB-HBM3", taint="nvidia.com/gpu")
+    try:
+        start_operator()
+        _put(cluster, namespace, "Model", MODEL, "llama")
+        layout = {"tp": 8, "pp": 2, "nodes": 2, "gpusPerNode": 8}
+        pool = _pool(cluster, namespace, layout=layout, replicas=2)
+        told = "1 of 2 replicas serve: 1 pods of class h100 (8 GPUs each) have no node"
+        cluster.until(lambda: _condition(cluster, pool, "Ready").get("message", "").startswith(told), told)
+
+        def held() -> int:
+            return sum("nodeName" in pod["spec"] for pod in _pods(cluster, namespace))
+
+        assert held() == 3
+        cluster.until(lambda: held() == 2, "the partial group to hold no GPU", within_s=80)
+        assert (cluster.get(pool) or {})["status"]["readyReplicas"] == 1
+        # More nodes: the next try finds them.
+        cluster.node("h100-3", gpus=8, product="NVIDIA-H100-80GB-HBM3", taint="nvidia.com/gpu")
+        _reason(cluster, pool, "AllServing", within_s=60)
+    finally:
+        for name in ("h100-2", "h100-3"):
+            cluster.client.delete(f"/api/v1/nodes/{name}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
 def test_a_leader_that_was_stopped_past_its_lease_writes_nothing_more(
     cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
 ) -> None:

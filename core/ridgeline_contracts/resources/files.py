@@ -17,10 +17,12 @@ Group and version: `{API_VERSION}`. Made from `core/ridgeline_contracts/resource
 
 def resource_files() -> Mapping[str, str]:
     """Text by path from the repository's root."""
+    # In both charts: Helm installs what lies in crds/ and never touches it again, so upgrades have their own.
     definitions = {
-        f"charts/ridgeline/crds/{kind.plural}.yaml": _HEADER
+        f"charts/{folder}/{kind.plural}.yaml": _HEADER
         + yaml.safe_dump(custom_resource_definition(kind), sort_keys=False, width=110)
         for kind in KINDS
+        for folder in ("ridgeline/crds", "ridgeline-crds/templates")
     }
     return {**definitions, "docs/resources.md": "\n".join([_INTRODUCTION, *map(_reference, KINDS)])}
 

@@ -110,6 +110,8 @@ class ControlPlane:
         self._run(
             *("kwok", "--kubeconfig", config, "--manage-all-nodes", "--config", str(_STAGES)),
             *("--server-address", f"127.0.0.1:{_free_port()}"),
+            # Without a lease a node counts as lost after 40 s, and its pods as not ready.
+            *("--node-lease-duration-seconds", "40"),
         )
 
     def stop_api_server(self) -> None:
