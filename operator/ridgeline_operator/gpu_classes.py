@@ -8,6 +8,7 @@ from ridgeline_contracts.errors import SettingsError
 from ridgeline_contracts.resources.field_rules import Rule, Schema, object_name, text
 from ridgeline_contracts.resources.model import Generation
 from ridgeline_contracts.resources.shapes import from_object
+from ridgeline_roofline.catalogue.gpus import gpu_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +74,14 @@ def read_gpu_classes(held: Mapping[str, Any]) -> Mapping[str, GpuClass]:
             raise SettingsError(
                 f"gpuClasses.{name}.catalogueId is missing: give the id of `ridgeline plan`, such as h100-sxm"
             )
+        if found.catalogue_id is not None:
+            _check_catalogue(name, found.catalogue_id)
         classes[name] = found
     return classes
+
+
+def _check_catalogue(name: str, catalogue_id: str) -> None:
+    try:
+        gpu_named(catalogue_id)
+    except SettingsError as error:
+        raise SettingsError(f"gpuClasses.{name}.catalogueId: {error.message}") from error

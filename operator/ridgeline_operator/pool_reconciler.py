@@ -1,13 +1,14 @@
 """One WorkerPool: read all of it, plan, apply, tell. The shell around the pure parts."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ridgeline_contracts.clock import Clock
-from ridgeline_contracts.errors import InvalidRequest
+from ridgeline_contracts.errors import CallerError, InvalidRequest
 from ridgeline_contracts.exits import GPU_FAULT
 from ridgeline_contracts.resources.kinds import API_VERSION
 from ridgeline_contracts.resources.model import ModelSpecResource, ModelStatus
@@ -37,6 +38,7 @@ CHILD_KINDS = (
     ("apps/v1", "Deployment"),
     ("apps/v1", "StatefulSet"),
 )
+_log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 600.0
 PAUSE_ANNOTATION = "ridgeline.dev/paused"
@@ -78,7 +80,7 @@ class PoolReconciler:
         if observed is None:
             return None
         judged = await self._judge(observed.pool)
-        accepted = judged.accepted or newest(observed.of("ControllerRevision"))
+        accepted = judged.accepted or _last_accepted(observed)
         if accepted is None:
             await self._tell(observed, [judged.condition, _not_ready(judged.condition)], {})
             return None
@@ -122,7 +124,11 @@ class PoolReconciler:
         except InvalidRequest as error:
             return no("ModelUnreadable", f"Model {namespace}/{name}: {error.message}")
         peers = await self._peers(pool, model_spec)
-        found = examine(spec, model_spec, status, gpu_class, model_name=name, peers=peers)
+        try:
+            found = examine(spec, model_spec, status, gpu_class, model_name=name, peers=peers)
+        except CallerError as error:
+            # What the resources of an older CRD let through, or a format that the class lacks.
+            return no("CannotBeJudged", error.message)
         if isinstance(found, Refused):
             return no(found.reason, found.message)
         told = f"weights {found.format.weights} on {spec.gpu_class}"
@@ -138,7 +144,11 @@ class PoolReconciler:
         formats = {each.generation: each.weights.value for each in model.formats}
         found = []
         for other in await self._api.items(API_VERSION, "WorkerPool", pool["metadata"]["namespace"]):
-            spec = from_object(WorkerPoolSpec, other["spec"])
+            try:
+                spec: WorkerPoolSpec = from_object(WorkerPoolSpec, other["spec"])
+            except InvalidRequest:
+                # Told in that pool's own conditions; it runs nothing that could disagree.
+                continue
             same = other["spec"]["modelRef"] == pool["spec"]["modelRef"]
             gpu_class = self._settings.gpu_classes.get(spec.gpu_class)
             if same and gpu_class is not None and other["metadata"]["uid"] != pool["metadata"]["uid"]:
@@ -278,6 +288,15 @@ class PoolReconciler:
         await self._api.apply(
             manifest, resource_version=metadata["resourceVersion"], subresource="/status", force=True
         )
+
+
+def _last_accepted(observed: Observed) -> Accepted | None:
+    """None too where another version wrote it in a way that this one cannot read: what runs is then left alone."""
+    try:
+        return newest(observed.of("ControllerRevision"))
+    except InvalidRequest as error:
+        _log.warning("the last accepted spec of %s: %s", observed.pool["metadata"]["name"], error)
+        return None
 
 
 def _figures(facts: PoolFacts, observed: Observed, revision: str) -> dict[str, Any]:

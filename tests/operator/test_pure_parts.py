@@ -205,6 +205,11 @@ def test_the_last_accepted_spec_survives_its_controller_revision() -> None:
             r"gpuClasses\.x\.catalogueId is missing",
             id="no-catalogue-id",
         ),
+        pytest.param(
+            {"releaseNamespace": "r", "gpuClasses": {"x": {"generation": "hopper", "image": "i", "catalogueId": "h1"}}},
+            r"gpuClasses\.x\.catalogueId: gpu='h1' is not in the catalogue",
+            id="unknown-catalogue-id",
+        ),
         pytest.param({"gpuClasses": {}}, "settings.releaseNamespace is missing", id="no-namespace"),
     ],
 )  # fmt: skip
