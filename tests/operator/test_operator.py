@@ -156,8 +156,9 @@ def test_pools_of_both_generations_land_on_their_nodes_and_are_kept(
     # Scaling, with its bound by nodes told by class and number.
     patch: Any = {"headers": {"Content-Type": "application/merge-patch+json"}}
     cluster.client.patch(f"{new}/scale", json={"spec": {"replicas": 3}}, **patch).raise_for_status()
-    short = _reason(cluster, new, "NoNodeFree")
-    assert "2 of 3 replicas serve: 1 pods of class b200 (8 GPUs each)" in short["message"]
+    told = "2 of 3 replicas serve: 1 pods of class b200 (8 GPUs each) have no node"
+    cluster.until(lambda: _condition(cluster, new, "Ready").get("message", "").startswith(told), told)
+    assert _condition(cluster, new, "Ready")["reason"] == "NoNodeFree"
     scale = cluster.get(f"{new}/scale")
     assert scale is not None
     assert scale["status"] == {"replicas": 3, "selector": "ridgeline.dev/pool=new"}
@@ -185,6 +186,7 @@ def test_a_refused_spec_changes_nothing_and_the_last_accepted_one_is_healed(
     assert {"name": "RIDGELINE_LAYOUT", "value": "tp=8,pp=1,dp=1,ep=1,nodes=1"} in container["env"]
 
 
+@pytest.mark.long
 def test_faults_are_named_and_end_when_their_cause_ends(
     cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
 ) -> None:
@@ -258,6 +260,7 @@ def test_the_api_server_may_go_away_and_twenty_pools_converge(
     assert _versions(cluster, pools[:-1]) == {each: before[each] for each in pools[:-1]}
 
 
+@pytest.mark.long
 def test_a_group_over_two_nodes_is_scheduled_and_recreated_whole(
     cluster: ControlPlane, namespace: str, start_operator: Callable[..., OperatorProcess]
 ) -> None:

@@ -212,7 +212,8 @@ def test_a_real_api_server_holds_what_was_planned(
         )
     assert plan(objects, stored) == []
     for each in objects:
-        control_plane.client.delete(object_path(each)).raise_for_status()
+        # The garbage collector, where it runs, may be quicker: the owner does not exist.
+        control_plane.client.delete(object_path(each))
 
 
 @pytest.mark.parametrize(
