@@ -25,6 +25,11 @@ def test_a_tenant_has_one_account_and_its_newest_weight_counts() -> None:
     assert (first.sequences, first.weight) == (2, 2.0)
 
 
+def test_a_new_account_is_its_tenants_with_its_weight() -> None:
+    account = TenantAccounts().enter(A, 2.5)
+    assert (account.tenant, account.weight, account.served_ms, account.sequences) == (A, 2.5, 0.0, 1)
+
+
 def test_one_that_comes_is_lifted_to_the_least_of_the_active() -> None:
     accounts = TenantAccounts()
     one, other = accounts.enter(A, 1.0), accounts.enter(B, 1.0)
