@@ -163,6 +163,27 @@ async def store_ledger_agrees(store: AccountStore, tenant: TenantId, steps: list
         assert record.refunded_micro <= max(0, record.reserved_micro - record.charged_micro)
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_a_recovered_raise_gives_back_no_more_than_the_bucket_has_room_for(
+    kind: str, tmp_path: Path, redis_url: str
+) -> None:
+    limits, ticking = QuotaLimits(tokens=BucketLimits(1, 10)), open_store(kind, tmp_path, redis_url)
+    store, oracle, lease = ticking.store, Account(), LeaseId("a")
+    # 1,001 us is no whole number of milliseconds: neither store may lose the last of them.
+    await ticking.at(1_001)
+    expected = oracle.reserve(lease, Amounts(0), limits, lease_us=LEASE_MS * 1000, now_us=1_001)
+    assert await store.reserve(ACME, limits, lease, Amounts(0)) == expected
+    expected = oracle.renew(lease, Amounts(4), limits, lease_us=LEASE_MS * 1000, now_us=1_001, recovered=True)
+    oracle.check()
+    assert await store.renew(ACME, limits, lease, Amounts(4), recovered=True) == expected
+    # The bucket is full: of the 4 micro-tokens nothing can be given back.
+    expected = oracle.settle(lease, Amounts(1), limits, now_us=1_001)
+    found = await store.settle(ACME, limits, lease, Amounts(1), ENTRY.to_json())
+    assert found == expected
+    assert (found.refunded, found.level.tokens_micro) == (Amounts(0), 10)
+    await store.close()
+
+
 async def test_a_ledger_is_read_in_pieces_and_by_time(ticking: Ticking) -> None:
     limits = QuotaLimits(tokens=BucketLimits(1, 1000))
     for index in range(5):

@@ -167,6 +167,8 @@ class Account:
                 return self._result(Status.REFUSED, reserved=lease.reserved)
             lease.grants.append((now_us, extra))
             self._hold(lease, 0, extra, moves=not recovered)
+            # A recovered raise takes nothing from the level: it may be able to give back less than it holds.
+            self._shrink(0)
         return self._result(Status.DONE, reserved=lease.reserved)
 
     def settle(

@@ -284,7 +284,7 @@ class QuotaDesk:
             self._local = LocalShare(self._replicas, self._seen)
 
     def _now_us(self) -> int:
-        return int(self._clock.monotonic_ms() * 1000)
+        return round(self._clock.monotonic_ms() * 1000)
 
 
 def wanted_within(wanted: Amounts, tenant: Tenant) -> Amounts:

@@ -146,7 +146,7 @@ class SqliteAccounts:
     ) -> StepResult:
         def write(db: sqlite3.Connection) -> StepResult:
             account = _load(db, tenant_id, lease_id)
-            result = act(account, int(self._clock.wall_ms() * 1000))
+            result = act(account, round(self._clock.wall_ms() * 1000))
             _save(db, tenant_id, account)
             if entry is not None and lease_id is not None and result.status is Status.DONE:
                 self._write_settlement(db, tenant_id, lease_id, account.settled[lease_id], entry)

@@ -18,4 +18,5 @@ if extra > 0 then
   end
 end
 write_lease(id, lease)
+shrink(1)
 return finish(status, lease)
