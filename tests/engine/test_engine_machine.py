@@ -175,16 +175,13 @@ class EngineMachine(RuleBasedStateMachine):
         key = RequestKey(RequestId(f"r{self.arrivals}"), Attempt(0))
         sampling = SamplingParams(
             max_tokens=max_tokens,
-            min_tokens=min(min_tokens, max_tokens),
+            # More than the context leaves room for is refused.
+            min_tokens=min(min_tokens, max_tokens, self.limit - len(prompt)),
             temperature=temperature,
             presence_penalty=penalty,
             seed=self.arrivals,
         )
-        clipped = replace(
-            sampling,
-            max_tokens=min(max_tokens, self.limit - len(prompt)),
-            min_tokens=min(sampling.min_tokens, self.limit - len(prompt)),
-        )
+        clipped = replace(sampling, max_tokens=min(max_tokens, self.limit - len(prompt)))
         outputs = [
             expected_output(prompt, clipped, seed=self.arrivals, choice=choice) for choice in range(choices)
         ]
