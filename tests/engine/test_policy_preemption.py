@@ -7,8 +7,11 @@ import pytest
 from ridgeline_contracts.ids import TenantId
 from ridgeline_contracts.kv import GroupId
 from ridgeline_contracts.sampling import SamplingParams
+from ridgeline_engine.drafting import StepDraft
+from ridgeline_engine.policy.census import take_census
 from ridgeline_engine.policy.preemption_log import PreemptionCause
 from ridgeline_engine.request import PriorityClass
+from ridgeline_engine.seam import LaunchId
 from ridgeline_roofline.decisions.preemption import PreemptionKind
 from ridgeline_testing.fake_executor import expected_output
 
@@ -244,3 +247,26 @@ def test_what_the_cache_will_keep_is_not_counted_as_lost(make_bench: MakeBench) 
     # 80 tokens, all of them stored. Another is expected to end after 7 tokens: two rows take 14 positions until then.
     assert first.key == cached
     assert "recompute 14 of 80 tokens" in first.derivation
+
+
+@pytest.mark.parametrize(
+    "prompt_tokens", [pytest.param(14, id="decoding"), pytest.param(90, id="prefilling")]
+)
+def test_a_step_counts_without_those_that_just_went(make_bench: MakeBench, prompt_tokens: int) -> None:
+    settings = {"tpot_target_ms": None, "max_step_tokens": 40, "policy": "fcfs"}
+    bench = make_bench(settings, blocks=40)
+    bench.submit("live", _prompt(14, 5), _sampling(60))
+    for index, tokens in enumerate((11, 12, prompt_tokens)):
+        prompt = _prompt(tokens, index)
+        bench.submit(f"batch{index}", prompt, _sampling(60), priority=PriorityClass.BATCH)
+    bench.step(3)
+    scheduler: Any = bench.engine._scheduler
+    scheduler._room.begin(StepDraft(LaunchId(99)), bench.engine.step_model, 0.0, None)
+    census = take_census(scheduler.running)
+    assert [each.request.key.request_id for each in census.prefills] == ["batch2"] * (prompt_tokens > 40)
+    for left in (2, 1, 0):
+        assert scheduler._room.take_from_batch(census)
+        assert census == take_census(scheduler.running)
+        assert census.batch.rows == left
+    assert not scheduler._room.take_from_batch(census)
+    assert census == take_census(scheduler.running)
