@@ -222,7 +222,7 @@ async def restart(platform: Platform, how: str) -> int:
     return in_flight
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 async def test_charges_are_counts_times_price_and_the_bound_holds(
     model_files: FakeModelFiles, tmp_path: Path, redis_server: Any
