@@ -18,6 +18,8 @@ from typing import Any
 from ridgeline_contracts.errors import InvalidRequest, NotFound, SettingsError
 from ridgeline_contracts.model_folder import ModelFolder, load_model_folder, manifest_files, read_manifest
 
+from ridgeline_cli.model.sizes import bytes_below
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,95}")
 
 
@@ -102,7 +104,7 @@ class ModelCache:
         places = [path for path in (self.folder(name), self.staging(name)) if path.exists()]
         if not places:
             self.load(name)
-        freed_bytes = sum(_own_bytes(path) for path in places)
+        freed_bytes = sum(bytes_below(path) for path in places)
         for path in places:
             _delete(path)
         return freed_bytes
@@ -117,7 +119,7 @@ class ModelCache:
             manifest = None
         if manifest is None:
             place = folder if folder.is_dir() else self.staging(name)
-            return CacheEntry(name, "incomplete", place, None, _own_bytes(place), None)
+            return CacheEntry(name, "incomplete", place, None, bytes_below(place), None)
         size_bytes = sum(file.size_bytes for file in files)
         return CacheEntry(name, "ready", folder, manifest["origin"], size_bytes, manifest["weights_revision"])
 
@@ -132,10 +134,6 @@ def _checked(name: str) -> str:
 
 def _folders(parent: Path) -> list[Path]:
     return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-
-
-def _own_bytes(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def _delete(path: Path) -> None:

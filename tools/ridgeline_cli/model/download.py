@@ -15,6 +15,7 @@ from ridgeline_contracts.model_folder import sha256_of_file
 
 from ridgeline_cli.model.catalogue import KnownModel
 from ridgeline_cli.model.progress import Advance, Progress
+from ridgeline_cli.model.sizes import bytes_below
 from ridgeline_cli.tied_child import tied_to_us
 
 _POLL_S = 0.2
@@ -52,7 +53,7 @@ class Pip:
                     _, said = process.communicate(timeout=_POLL_S)
                     break
                 except subprocess.TimeoutExpired:
-                    advance(_bytes_in(into))
+                    advance(bytes_below(into))
         if process.returncode != 0:
             raise _pip_failure(requirement, said, self.python)
         shutil.rmtree(scratch)
@@ -126,17 +127,6 @@ def _copy_hashing(source: IO[bytes], target: BinaryIO, advance: Advance) -> str:
     target.flush()
     os.fsync(target.fileno())
     return digest.hexdigest()
-
-
-def _bytes_in(folder: Path) -> int:
-    """Size of all files below `folder`, some of which vanish while we look."""
-    total_bytes = 0
-    for path in folder.rglob("*"):
-        try:
-            total_bytes += path.lstat().st_size if not path.is_dir() else 0
-        except FileNotFoundError:
-            continue
-    return total_bytes
 
 
 def _pip_failure(requirement: str, said: str, python: str) -> SettingsError | PeerError:
