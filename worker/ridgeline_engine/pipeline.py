@@ -12,7 +12,7 @@ from ridgeline_contracts.errors import InvariantError, Unsupported
 from ridgeline_contracts.step import StepModel
 
 from ridgeline_engine.drafting import OpenLaunch, StepDraft
-from ridgeline_engine.masks import FilledMasks, MaskSource, fill_masks, needs_masks
+from ridgeline_engine.masks import MaskSource, fill_masks, needs_masks
 from ridgeline_engine.seam import Executor, LaunchId, RepeatingExecutor, SlotId, StepResult
 from ridgeline_engine.sequence import Sequence
 
@@ -105,7 +105,7 @@ class Pipeline:
         if not self._unsampled:
             return ()
         opened = self._unsampled.popleft()
-        filled: FilledMasks = fill_masks(self._masks, opened)
+        filled = fill_masks(self._masks, opened)
         self._executor.sample(opened.plan.launch, filled.by_slot)
         return filled.failed
 
